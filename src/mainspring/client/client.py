@@ -14,7 +14,7 @@ import os
 import random as random_module
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
 from datetime import datetime, timedelta
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, Unpack, overload
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import msgspec
@@ -36,7 +36,7 @@ from mainspring.client.frames import (
 )
 from mainspring.client.publishing import Awaited, Counted, New, Outgoing, Place, PublishCount
 from mainspring.client.request_reply import Requests, reply, responder
-from mainspring.client.subscription import Event, StoredEvent, Subscription, decoder
+from mainspring.client.subscription import Event, StoredEvent, SubscribeOptions, Subscription, decoder
 from mainspring.client.websocket import RandomBytes
 from mainspring.loop import Clock, MonotonicClock, reject, resolve
 from mainspring.settings import Settings, load
@@ -190,32 +190,12 @@ class Client(ClientConnection):
 
     @overload
     def subscribe(
-        self,
-        topic: str,
-        *,
-        group: str,
-        type: type[T],
-        from_: Start = ...,
-        max_inflight: int = ...,
-        ack: Literal["each", "upto"] = ...,
-        key: str | None = ...,
-        header: tuple[str, str] | None = ...,
-        sticky: bool = ...,
+        self, topic: str, *, group: str, type: type[T], **options: Unpack[SubscribeOptions]
     ) -> Subscription[T]: ...
 
     @overload
     def subscribe(
-        self,
-        topic: str,
-        *,
-        group: str,
-        type: Any = None,
-        from_: Start = ...,
-        max_inflight: int = ...,
-        ack: Literal["each", "upto"] = ...,
-        key: str | None = ...,
-        header: tuple[str, str] | None = ...,
-        sticky: bool = ...,
+        self, topic: str, *, group: str, type: Any = None, **options: Unpack[SubscribeOptions]
     ) -> Subscription[Any]: ...
 
     def subscribe(

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import msgspec
@@ -39,40 +40,27 @@ _UNANSWERED: Final = frozenset({"ACK", "NACK", "EXTEND", "FLOW"})  # their succe
 Answered = Callable[[OkFrame | ClientError], None]
 
 
+@dataclass(slots=True, eq=False)
 class SubscriptionRequest:
     """One subscription as the conversation sees it: what to ask for, and where its events go."""
 
-    __slots__ = (
-        "ack_each",
-        "confirmed",
-        "epoch",
-        "group",
-        "heads",
-        "on_answer",
-        "on_drop",
-        "on_events",
-        "options",
-        "start",
-        "topic",
-        "upto",
-    )
+    topic: str
+    group: str
+    start: dict[str, Any] | None
+    options: dict[str, Any]
+    confirmed: bool = False
+    epoch: int = 0  # of its leases; 0: it has none
+    ack_each: bool = field(init=False)
+    upto: dict[int, int] = field(default_factory=dict)  # partition -> acknowledged up to, not sent yet
+    on_events: Callable[[list[Delivered], int], None] = lambda _events, _epoch: None
+    on_answer: Answered = lambda _: None
+    on_drop: Callable[[], None] = lambda: None
+    heads: tuple[bytes, ...] = field(init=False)
 
-    def __init__(self, topic: str, group: str, start: dict[str, Any] | None, options: dict[str, Any]) -> None:
-        self.topic: str = topic
-        self.group: str = group
-        self.start: dict[str, Any] | None = start
-        self.options: dict[str, Any] = options
-        self.confirmed: bool = False
-        self.epoch: int = 0  # of its leases; 0: it has none
-        self.ack_each: Any = options.get("ack") == "each"
-        self.upto: dict[int, int] = {}  # partition -> acknowledged up to, not sent yet
-        self.on_events: Callable[[list[Delivered], int], None] = lambda _events, _epoch: None
-        self.on_answer: Answered = lambda _: None
-        self.on_drop: Callable[[], None] = lambda: None
-        self.heads: tuple[bytes, ...] = tuple(
-            b'{"type":"%b","topic":%b,"group":%b,"partition":' % (verb, encode(topic), encode(group))
-            for verb in (b"ACK", b"NACK", b"EXTEND")
-        )
+    def __post_init__(self) -> None:
+        self.ack_each = self.options.get("ack") == "each"
+        place = b'"topic":%b,"group":%b,"partition":' % (encode(self.topic), encode(self.group))
+        self.heads = tuple(b'{"type":"%b",%b' % (verb, place) for verb in (b"ACK", b"NACK", b"EXTEND"))
 
 
 class Conversation:

@@ -17,7 +17,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -185,6 +185,17 @@ def decoder(type: Any) -> Callable[[Any], Any]:
 _decode_any: Final = msgspec.json.Decoder().decode
 
 
+class SubscribeOptions(TypedDict, total=False):
+    """What `subscribe` takes besides topic, group and type; `Client.subscribe` says what each means."""
+
+    from_: Start
+    max_inflight: int
+    ack: Literal["each", "upto"]
+    key: str | None
+    header: tuple[str, str] | None
+    sticky: bool
+
+
 class Subscription(Generic[T]):
     """Made by `Client.subscribe`. Iterate it; every event wants `ack` or `nack`."""
 
@@ -300,11 +311,7 @@ class Subscription(Generic[T]):
 
     async def _leave(self) -> None:
         left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def answered(_: OkFrame | ClientError) -> None:
-            wake(left)
-
-        self._conversation.unsubscribe(self.held, answered)
+        self._conversation.unsubscribe(self.held, lambda _: wake(left))
         await left
 
     def resize(self, max_inflight: int) -> asyncio.Future[None]:
@@ -341,16 +348,11 @@ class Subscription(Generic[T]):
     async def _iterate(self) -> AsyncGenerator[Event[T], None]:
         try:
             while True:
-                if self._arrived:
-                    yield self._hand_out()
-                elif isinstance(self._error, Closed):
+                try:
+                    event = self._hand_out() if self._arrived else await self.get()
+                except Closed:
                     return
-                else:
-                    try:
-                        event = await self.get()
-                    except Closed:
-                        return
-                    yield event
+                yield event
         finally:
             if not self._entered:
                 await self.close()

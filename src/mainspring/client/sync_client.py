@@ -11,12 +11,11 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from mainspring.client.client import Client, connect
 from mainspring.client.errors import Closed
-from mainspring.client.frames import Start
-from mainspring.client.subscription import Event, Subscription
+from mainspring.client.subscription import Event, SubscribeOptions, Subscription
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -140,17 +139,6 @@ class SyncSubscription(Generic[T]):
                 yield event
         finally:
             self.close()
-
-
-class SubscribeOptions(TypedDict, total=False):
-    """What `subscribe` takes besides topic, group and type; `Client.subscribe` says what each means."""
-
-    from_: Start
-    max_inflight: int
-    ack: Literal["each", "upto"]
-    key: str | None
-    header: tuple[str, str] | None
-    sticky: bool
 
 
 class SyncClient:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit
@@ -65,13 +65,7 @@ class Drained:
     cleaned: int = 0
 
     def __add__(self, other: Drained) -> Drained:
-        return Drained(
-            self.sent + other.sent,
-            self.refused + other.refused,
-            self.set_aside + other.set_aside,
-            self.held + other.held,
-            self.cleaned + other.cleaned,
-        )
+        return Drained(*(mine + others for mine, others in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def rows(self) -> int:
@@ -169,19 +163,18 @@ class Drainer:
         for row in rows:
             if row.lane in stuck or self.clock.now_ms() - begun_ms > self.options.lease_ms // 2:
                 drained.held += 1
-                if row.lane is not None:
-                    stuck.add(row.lane)
-                continue
-            try:
-                self._send([row])
-                drained.sent += 1
-            except NodeRefused as error:
-                if error.code in _NOT_THE_ROW:
-                    raise
-                drained.refused += 1
-                drained.set_aside += self._refuse(row, error)
-                if row.lane is not None:
-                    stuck.add(row.lane)
+            else:
+                try:
+                    self._send([row])
+                    drained.sent += 1
+                    continue
+                except NodeRefused as error:
+                    if error.code in _NOT_THE_ROW:
+                        raise
+                    drained.refused += 1
+                    drained.set_aside += self._refuse(row, error)
+            if row.lane is not None:
+                stuck.add(row.lane)
         return drained
 
     def _send(self, rows: Sequence[OutboxRow]) -> None:
@@ -196,13 +189,8 @@ class Drainer:
         retry = Backoff(options.retry_first_ms, options.retry_last_ms)
         due_ms = self.clock.wall_ms() + retry.delay_ms(row.attempts + 1, self.random)
         aside = self.store.refused(self.name, row, f"{error.code}: {error.message}", due_ms, options.max_attempts)
-        logger.warning(
-            "row %s for %s was refused (%s); %s",
-            row.id,
-            row.topic,
-            error.code,
-            "set aside" if aside else "trying later",
-        )
+        outcome = "set aside" if aside else "trying later"
+        logger.warning("row %s for %s was refused (%s); %s", row.id, row.topic, error.code, outcome)
         return aside
 
     def _release(self) -> None:

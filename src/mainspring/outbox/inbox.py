@@ -20,7 +20,8 @@ from typing import Any, Final, Protocol
 
 from mainspring.loop import Clock, MonotonicClock
 from mainspring.outbox.drainer import ID_HEADER
-from mainspring.outbox.sql import LOCK_TABLE, Dialect, bind, table_name
+from mainspring.outbox.sql import Dialect, bind, create_table, table_name
+from mainspring.outbox.store import is_mongo
 
 TABLE: Final = "mainspring_inbox"
 
@@ -45,12 +46,10 @@ class Seen(Protocol):
     @property
     def id(self) -> str:
         """The event's id."""
-        ...
 
     @property
     def headers(self) -> Any:
         """The event's headers."""
-        ...
 
 
 class Inbox:
@@ -66,13 +65,9 @@ class Inbox:
 
     def create(self, target: Any) -> None:
         """Make the table where it is missing, in the caller's transaction. A MongoDB collection needs nothing."""
-        if _is_mongo(target):
+        if is_mongo(target):
             return
-        bound = bind(target, alone=True)
-        if bound.dialect == "postgresql":
-            bound.execute(LOCK_TABLE, {"name": self.table})
-        for statement in self.statements(bound.dialect):
-            bound.execute(statement, {})
+        create_table(target, self.table, self.statements)
 
     def statements(self, dialect: Dialect) -> list[str]:
         """What `create` executes; the same in both dialects."""
@@ -87,7 +82,7 @@ class Inbox:
         SQLite wait for its end. False: it was done before; acknowledge the event and go on.
         """
         id = event if isinstance(event, str) else str(event.headers.get(ID_HEADER) or event.id)
-        if _is_mongo(target):
+        if is_mongo(target):
             from mainspring.outbox.mongo import mark
 
             return mark(target, self.table, self._database, f"{self.consumer}\n{id}", self._clock.wall_ms())
@@ -98,7 +93,3 @@ class Inbox:
         """Forget marks older than this; longer than an event can come back: the topic's retention is a safe choice."""
         given = {"consumer": self.consumer, "before": self._clock.wall_ms() - older_than_ms}
         return bind(target, alone=True).execute(_CLEAN.format(table=self.table), given)
-
-
-def _is_mongo(target: Any) -> bool:
-    return type(target).__module__.partition(".")[0] == "pymongo"

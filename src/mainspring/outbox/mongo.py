@@ -211,17 +211,10 @@ class MongoStore:
         self._rows.database.client.close()
 
 
-def _row(found: dict[str, Any]) -> OutboxRow:
-    return OutboxRow(
-        found["_id"],
-        found["topic"],
-        found["key"],
-        found["headers"],
-        found["payload"],
-        found["created_ms"],
-        found["attempts"],
-        found.get("error") or "",
-    )
+def _row(document: dict[str, Any]) -> OutboxRow:
+    found = {**document, "error": document.get("error") or ""}
+    members = ("_id", "topic", "key", "headers", "payload", "created_ms", "attempts", "error")
+    return OutboxRow(*(found[name] for name in members))
 
 
 @contextmanager

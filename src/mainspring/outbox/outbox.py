@@ -24,8 +24,8 @@ import uuid_utils
 
 from mainspring.client import BadArgument, EventTooLarge, NotEncodable, check_texts
 from mainspring.loop import Clock, MonotonicClock
-from mainspring.outbox.sql import ADD, LOCK_TABLE, Dialect, bind, schema, table_name
-from mainspring.outbox.store import TABLE
+from mainspring.outbox.sql import ADD, Dialect, bind, create_table, schema, table_name
+from mainspring.outbox.store import TABLE, is_mongo
 
 MAX_EVENT_BYTES: Final = 1_000_000  # a little less than the node's default limit of a frame, for key and headers
 
@@ -53,16 +53,12 @@ class Outbox:
 
         For MongoDB give a Database: the indexes of the collection are made.
         """
-        if _is_mongo(target):
+        if is_mongo(target):
             from mainspring.outbox.mongo import collection_of, create_indexes
 
             create_indexes(collection_of(target, self.table, self._database))
             return
-        bound = bind(target, alone=True)
-        if bound.dialect == "postgresql":
-            bound.execute(LOCK_TABLE, {"name": self.table})
-        for statement in schema(self.table, bound.dialect):
-            bound.execute(statement, {})
+        create_table(target, self.table, self.statements)
 
     def statements(self, dialect: Dialect) -> list[str]:
         """What `create` executes, for those who keep their schema in migrations."""
@@ -85,7 +81,7 @@ class Outbox:
         Raises NotEncodable and EventTooLarge now, while the program can still do something about it.
         """
         row = self._row(topic, payload, key, headers, id)
-        if _is_mongo(target):
+        if is_mongo(target):
             from mainspring.outbox.mongo import add
 
             add(target, self.table, self._database, row)
@@ -126,7 +122,3 @@ def _encoded(value: Any) -> str:
             f"the event cannot be written as JSON: {error}",
             remedy="give dataclasses, msgspec Structs, TypedDicts, or what JSON has",
         ) from None
-
-
-def _is_mongo(target: Any) -> bool:
-    return type(target).__module__.partition(".")[0] == "pymongo"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -91,14 +91,20 @@ def table_name(name: str) -> str:
     return name
 
 
+def create_table(target: Any, table: str, statements: Callable[[Dialect], list[str]]) -> None:
+    """Execute the statements that make a table, in the caller's transaction, one program at a time."""
+    bound = bind(target, alone=True)
+    if bound.dialect == "postgresql":
+        bound.execute(LOCK_TABLE, {"name": table})
+    for statement in statements(bound.dialect):
+        bound.execute(statement, {})
+
+
 def _executor(connection: Any, dialect: Dialect) -> Callable[[str, Parameters], int]:
     def execute(statement: str, parameters: Parameters) -> int:
-        cursor = connection.cursor()
-        try:
+        with closing(connection.cursor()) as cursor:
             cursor.execute(spelled(statement, dialect), parameters)
             return int(cursor.rowcount)
-        finally:
-            cursor.close()
 
     return execute
 
@@ -179,6 +185,7 @@ _INDEXES: Final = (
 
 LOCK_TABLE: Final = "SELECT pg_advisory_xact_lock(hashtextextended(:name, 7070))"
 
+# Those of an OutboxRow, in its order.
 _COLUMNS: Final = "id, topic, event_key, headers, payload, created_ms, attempts, coalesce(error, '')"
 _CLAIMABLE: Final = """
 SELECT seq, {columns} FROM {table} AS o
@@ -236,7 +243,7 @@ class SqlStore:
             if found:
                 numbers = ",".join(str(int(row[0])) for row in found)
                 self._execute(_CLAIM, {"drainer": drainer, "until": now_ms + lease_ms}, numbers=numbers)
-        return [_row(each) for each in found]
+        return [OutboxRow(*columns) for _, *columns in found]
 
     def sent(self, places: Sequence[tuple[OutboxRow, str]], now_ms: int) -> None:
         with self._transaction():
@@ -269,7 +276,7 @@ class SqlStore:
 
     def aside(self, limit: int) -> list[OutboxRow]:
         with self._transaction(write=False):
-            return [_row(each) for each in self._fetch(_ASIDE, {"limit": limit})]
+            return [OutboxRow(*columns) for _, *columns in self._fetch(_ASIDE, {"limit": limit})]
 
     def retry(self, ids: Sequence[str] | None) -> int:
         with self._transaction():
@@ -291,18 +298,12 @@ class SqlStore:
     # -- statements and transactions
 
     def _execute(self, statement: str, parameters: Parameters, **names: str) -> int:
-        cursor = self._run(statement, parameters, **names)
-        try:
+        with closing(self._run(statement, parameters, **names)) as cursor:
             return int(cursor.rowcount)
-        finally:
-            cursor.close()
 
     def _fetch(self, statement: str, parameters: Parameters) -> list[tuple[Any, ...]]:
-        cursor = self._run(statement, parameters)
-        try:
+        with closing(self._run(statement, parameters)) as cursor:
             return list(cursor.fetchall())
-        finally:
-            cursor.close()
 
     def _run(self, statement: str, parameters: Parameters, **names: str) -> Any:
         text = statement.format(table=self._table, columns=_COLUMNS, **names)
@@ -346,11 +347,6 @@ class SqlStore:
         with suppress(Exception):  # the connection may be what failed
             connection.rollback()
         connection.close()
-
-
-def _row(found: tuple[Any, ...]) -> OutboxRow:
-    _, id, topic, key, headers, payload, created_ms, attempts, error = found
-    return OutboxRow(id, topic, key, headers, payload, created_ms, attempts, error)
 
 
 def _from_driver(error: Exception) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from mainspring.errors import MainspringError
 
@@ -51,45 +51,40 @@ class WaitingRows:
     set_aside: int
 
 
+def is_mongo(target: Any) -> bool:
+    """Whether what a program has open belongs to MongoDB's driver, which need not be installed."""
+    return type(target).__module__.partition(".")[0] == "pymongo"
+
+
 class OutboxStore(Protocol):
     """A table or collection of rows. Every method is one transaction, and raises OutboxUnavailable."""
 
     def create(self) -> None:
         """Make the table and indexes where they are missing."""
-        ...
 
     def claim(self, drainer: str, now_ms: int, lease_ms: int, limit: int) -> list[OutboxRow]:
         """The oldest rows that may be sent now, claimed until the lease ends."""
-        ...
 
     def sent(self, places: Sequence[tuple[OutboxRow, str]], now_ms: int) -> None:
         """These are durable at the node, each at its place. True whoever claims them by now."""
-        ...
 
     def refused(self, drainer: str, row: OutboxRow, error: str, due_ms: int, max_attempts: int) -> bool:
         """The node does not take this one: it waits until `due_ms`, or is set aside (True) when it was the last try."""
-        ...
 
     def release(self, drainer: str) -> int:
         """Give back everything this drainer holds."""
-        ...
 
     def clean(self, before_ms: int) -> int:
         """Forget rows that were sent before; how many."""
-        ...
 
     def count(self) -> WaitingRows:
         """How many rows wait, and since when."""
-        ...
 
     def aside(self, limit: int) -> list[OutboxRow]:
         """Rows that were set aside, oldest first."""
-        ...
 
     def retry(self, ids: Sequence[str] | None) -> int:
         """Let rows that were set aside wait again, with all attempts before them; None: all. How many."""
-        ...
 
     def close(self) -> None:
         """Give the connection to the database back."""
-        ...

@@ -17,9 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 from mainspring.cli.commands import app as command_line
-from mainspring.cli.node.new import CannotMakeProject, files_of
+from mainspring.cli.node.new import files_of
 from mainspring.cli.program.mcp import Server, tool_from
 from mainspring.cli.support.messages import Wire
+from mainspring.cli.support.output import CommandFailed
 from tests.support.serving import PATIENCE_S, Serving, clean_environment
 
 
@@ -87,7 +88,7 @@ def test_nothing_is_written_over_what_is_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["1shop", "a b", "class", "../x", "", "test", "json", "Queue", "mainspring"])
 def test_a_name_that_can_be_no_module_is_refused(name: str) -> None:
-    with pytest.raises(CannotMakeProject, match="cannot name"):
+    with pytest.raises(CommandFailed, match="cannot name"):
         files_of(name)
 
 

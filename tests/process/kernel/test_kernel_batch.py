@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 
 from mainspring import App
 from mainspring.cli.commands import app as command_line
-from mainspring.cli.program.kernel import BadData
-from mainspring.cli.support.messages import NoNode, Wire
+from mainspring.cli.support.messages import Wire
+from mainspring.cli.support.output import CommandFailed
 from mainspring.loop import VirtualClock
 from mainspring.server.batch import run_batch
 from tests.support.kernel import booted, command, encoded, message, ping, query, virtual
@@ -208,7 +208,7 @@ def test_send_shows_the_answer_or_the_error(node: Serving) -> None:
     assert wrong.exit_code == 2
     for text in ('{"a": NaN}', '"\\ud800"', "{", ""):
         refused = run("send", "query", "Small.Double", text, *where)
-        assert isinstance(refused.exception, BadData), "said before anything is sent"
+        assert isinstance(refused.exception, CommandFailed), "said before anything is sent"
     huge = run("send", "query", "Syscall.Ping", '{"payload": 123456789012345678901234567890}', *where)
     assert json.loads(huge.output) == {"payload": 123456789012345678901234567890}
 
@@ -233,6 +233,6 @@ def test_trace_draws_the_tree(node: Serving) -> None:
 
 
 def test_without_a_node_the_commands_say_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(NoNode, match="no node listens") as caught:
+    with pytest.raises(CommandFailed, match="no node listens") as caught:
         Wire(tmp_path / "nothing.sock")
     assert "mainspring serve" in caught.value.remedy

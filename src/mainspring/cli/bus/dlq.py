@@ -6,25 +6,31 @@ A dead letter is moved, never copied: sent again it leaves the dead-letter topic
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
 
 from mainspring.cli.support.moments import date_text, moment_ms
-from mainspring.cli.support.node_options import NodeOptions, TopicArgument, YesOption, complete_topic, confirm, path
+from mainspring.cli.support.node_options import NodeOptions, TopicArgument, YesOption, complete_topic, confirm
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, compact, listing, safe, say, say_done, say_json, short
-from mainspring.client import NodeConnection
+from mainspring.cli.support.output import compact, listing, safe, say, say_done, say_json, short
+from mainspring.client import NodeConnection, path
 from mainspring.loop import MonotonicClock
 
 app: typer.Typer = Commands("List, show and resend dead letters: what groups gave up on.")
 
 _PAGE: Final = 500
 
-GroupFilter = Annotated[str | None, typer.Option("--group", "-g", help="Only those this group gave up on.")]
-KeyFilter = Annotated[str | None, typer.Option("--key", "-k", help="Only those with this key.")]
-ReasonFilter = Annotated[str | None, typer.Option("--reason", help="Only those whose reason contains this.")]
+
+@dataclass(frozen=True)
+class Filters:
+    """Which dead letters are meant."""
+
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Only those this group gave up on.")] = None
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Only those with this key.")] = None
+    reason: Annotated[str | None, typer.Option("--reason", help="Only those whose reason contains this.")] = None
 
 
 @app.command("list")
@@ -32,23 +38,26 @@ def list_letters(
     topic: Annotated[
         str | None, typer.Argument(help="Without one: the topics with dead letters.", autocompletion=complete_topic)
     ] = None,
-    group: GroupFilter = None,
-    key: KeyFilter = None,
-    reason: ReasonFilter = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
     *,
+    filters: Filters,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 100,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """List dead letters. Of one topic, oldest first; without one, the topics that have some."""
+    if topic is None:
+        listing(
+            at.get("/dlq")["topics"],
+            at.as_json,
+            ("topic", "dead letters in", ">at most"),
+            lambda each: (each["topic"], each["deadLetterTopic"], each["atMost"]),
+            empty="no dead letters",
+        )
+        return
     with at.connect() as connection:
-        if topic is None:
-            _list_topics(connection, as_json)
-            return
-        letters = list(_letters(connection, topic, limit, {"group": group, "key": key, "reason": reason}))
+        letters = list(_letters(connection, topic, limit, filters))
     listing(
         letters,
-        as_json,
+        at.as_json,
         (">offset", "died", "group", ">attempts", "key", "reason", "payload"),
         lambda each: (
             each["offset"],
@@ -69,11 +78,10 @@ def show(
     offset: Annotated[int, typer.Argument(min=1, help="Its offset, as `dlq list` shows it.")],
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """Show a dead letter. Where it came from, who gave up on it and why, its headers and payload."""
     letter = at.get(path("dlq", topic, offset))
-    if as_json:
+    if at.as_json:
         say_json(letter)
         return
     origin = f"{safe(letter['originalTopic'])} {letter['originalPartition']}:{letter['originalOffset']}"
@@ -97,23 +105,18 @@ def show(
 def redrive(
     topic: TopicArgument,
     offset: Annotated[list[int] | None, typer.Option("--offset", "-o", help="This one; may be repeated.")] = None,
-    group: GroupFilter = None,
-    key: KeyFilter = None,
-    reason: ReasonFilter = None,
+    *,
+    filters: Filters,
     before: Annotated[str | None, typer.Option(help="Only those that died before: 10m (ago) or a date.")] = None,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="At most so many, oldest first.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All dead letters of the topic.")] = False,
     yes: YesOption = False,
-    *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """Send dead letters to their topic again. Every group of the topic gets them, not only the one that gave up."""
     chosen: dict[str, Any] = {
         "offsets": offset or None,
-        "group": group,
-        "key": key,
-        "reason": reason,
+        **asdict(filters),
         "before": None if before is None else moment_ms(before, MonotonicClock().wall_ms(), "--before"),
         "limit": limit,
     }
@@ -124,27 +127,14 @@ def redrive(
     confirm(f"Send {which} of {safe(topic)} again?", yes)
     moved = at.call("POST", path("dlq", topic, "redrive"), msgspec.json.encode(wanted))
     letters = "dead letter" if moved["count"] == 1 else "dead letters"
-    say_done(moved, as_json, f"sent {moved['count']:,} {letters} to {safe(topic)} again")
+    say_done(moved, at.as_json, f"sent {moved['count']:,} {letters} to {safe(topic)} again")
 
 
-def _list_topics(connection: NodeConnection, as_json: bool) -> None:
-    found = connection.get("/dlq")["topics"]
-    listing(
-        found,
-        as_json,
-        ("topic", "dead letters in", ">at most"),
-        lambda each: (each["topic"], each["deadLetterTopic"], each["atMost"]),
-        empty="no dead letters",
-    )
-
-
-def _letters(
-    connection: NodeConnection, topic: str, limit: int, filters: dict[str, str | None]
-) -> Iterator[dict[str, Any]]:
+def _letters(connection: NodeConnection, topic: str, limit: int, filters: Filters) -> Iterator[dict[str, Any]]:
     """Page by page, up to the limit."""
     offset: int | None = None
     while limit > 0:
-        page = connection.get(path("dlq", topic), offset=offset, limit=min(limit, _PAGE), **filters)
+        page = connection.get(path("dlq", topic), offset=offset, limit=min(limit, _PAGE), **asdict(filters))
         yield from page["letters"]
         limit -= len(page["letters"])
         offset = page.get("next")

@@ -15,10 +15,10 @@ from mainspring.cli.support.node_options import (
     YesOption,
     complete_topic,
     confirm,
-    path,
 )
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, listing, safe, say, say_done, say_json, table
+from mainspring.cli.support.output import listing, safe, say, say_done, say_json, table
+from mainspring.client import path
 from mainspring.loop import MonotonicClock
 
 app: typer.Typer = Commands("List, show, move and forget groups.")
@@ -32,14 +32,13 @@ def list_groups(
     lagging: Annotated[bool, typer.Option("--lagging", help="Only groups that have something to do.")] = False,
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """List groups. Members connected now, lag (events not settled yet), events in flight."""
     groups = at.get("/groups", topic=topic)["groups"]
     shown = [each for each in groups if each["lag"] or not lagging]
     listing(
         shown,
-        as_json,
+        at.as_json,
         ("topic", "group", ">members", ">lag", ">in flight"),
         lambda each: (each["topic"], each["group"], each["members"], each["lag"], each["inflight"]),
         empty="no groups" + (" lag" if lagging else " yet; `mainspring sub TOPIC --group NAME` makes one"),
@@ -47,15 +46,9 @@ def list_groups(
 
 
 @app.command()
-def show(
-    topic: TopicArgument,
-    group: GroupArgument,
-    *,
-    at: NodeOptions,
-    as_json: JsonOption = False,
-) -> None:
+def show(topic: TopicArgument, group: GroupArgument, *, at: NodeOptions) -> None:
     """Show a group: where it stands in each partition."""
-    _show(at.get(path("groups", topic, group)), as_json)
+    _show(at.get(path("groups", topic, group)), at.as_json)
 
 
 @app.command()
@@ -67,30 +60,22 @@ def seek(
     yes: YesOption = False,
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """Move a group. Its members give back what they hold; events behind the new place are delivered again."""
     place: dict[str, Any] = start_frame(to, MonotonicClock().wall_ms(), "--to")
     if partition is not None:
         place["partition"] = partition
     confirm(f"Move the group {safe(group)} of {safe(topic)} to {to}?", yes)
-    _show(at.call("POST", path("groups", topic, group, "seek"), msgspec.json.encode(place)), as_json)
+    _show(at.call("POST", path("groups", topic, group, "seek"), msgspec.json.encode(place)), at.as_json)
 
 
 @app.command()
-def delete(
-    topic: TopicArgument,
-    group: GroupArgument,
-    yes: YesOption = False,
-    *,
-    at: NodeOptions,
-    as_json: JsonOption = False,
-) -> None:
+def delete(topic: TopicArgument, group: GroupArgument, yes: YesOption = False, *, at: NodeOptions) -> None:
     """Forget where a group stood. Refused while it has members."""
     confirm(f"Forget where the group {safe(group)} of {safe(topic)} stands?", yes)
     at.call("DELETE", path("groups", topic, group))
     deleted = {"topic": topic, "group": group, "deleted": True}
-    say_done(deleted, as_json, f"forgot {safe(group)} of {safe(topic)}")
+    say_done(deleted, at.as_json, f"forgot {safe(group)} of {safe(topic)}")
 
 
 def _show(group: dict[str, Any], as_json: bool) -> None:

@@ -12,9 +12,9 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Annotated
 
 import typer
 import uuid_utils
@@ -22,7 +22,7 @@ import uuid_utils
 from mainspring.cli.support.moments import date_text, duration_option
 from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import INTERRUPTED, JsonOption, note, safe, say, say_done, say_json, short, table
+from mainspring.cli.support.output import INTERRUPTED, JsonOption, note, say, say_done, say_json, short, table
 from mainspring.client import PATIENCE_S
 from mainspring.durations import duration_text
 from mainspring.loop import MonotonicClock
@@ -30,31 +30,38 @@ from mainspring.outbox import TABLE, Drained, Drainer, DrainOptions, OutboxStore
 
 app: typer.Typer = Commands("Carry rows of a program's own database to the bus.")
 
-DatabaseOption = Annotated[
-    str,
-    typer.Option(
-        "--database",
-        "-d",
-        envvar="OUTBOX_DATABASE",
-        show_envvar=True,
-        help="sqlite:///file.db, postgresql://user@host/name or mongodb://host/name.",
-    ),
-]
-TableOption = Annotated[str, typer.Option("--table", "-t", help="The outbox's table or collection.")]
+
+@dataclass(frozen=True)
+class OutboxOptions:
+    """Where the outbox is."""
+
+    database: Annotated[
+        str,
+        typer.Option(
+            "--database",
+            "-d",
+            envvar="OUTBOX_DATABASE",
+            show_envvar=True,
+            help="sqlite:///file.db, postgresql://user@host/name or mongodb://host/name.",
+        ),
+    ]
+    table: Annotated[str, typer.Option("--table", "-t", help="The outbox's table or collection.")] = TABLE
+
+    def open(self) -> closing[OutboxStore]:
+        return closing(open_outbox(self.database, self.table))
 
 
 @app.command()
-def create(database: DatabaseOption, table: TableOption = TABLE, as_json: JsonOption = False) -> None:
+def create(outbox: OutboxOptions, as_json: JsonOption = False) -> None:
     """Make the outbox's table and indexes where they are missing."""
-    with _opened(database, table) as store:
+    with outbox.open() as store:
         store.create()
-    say_done({"table": table, "created": True}, as_json, f"the outbox {table} is there")
+    say_done({"table": outbox.table, "created": True}, as_json, f"the outbox {outbox.table} is there")
 
 
 @app.command()
 def drain(
-    database: DatabaseOption,
-    table: TableOption = TABLE,
+    outbox: OutboxOptions,
     once: Annotated[bool, typer.Option("--once", help="End when nothing is left that may be sent now.")] = False,
     batch: Annotated[int, typer.Option(min=1, max=5000, help="Rows to claim at once.")] = 100,
     lease: Annotated[str, typer.Option(help="How long a claim holds when a drainer dies.")] = "60s",
@@ -63,7 +70,6 @@ def drain(
     keep: Annotated[str, typer.Option(help="Forget sent rows after so long. 0: never.")] = "7d",
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """Publish rows, oldest first. Each is stamped when the node has it. Goes on until Ctrl-C or SIGTERM.
 
@@ -77,27 +83,25 @@ def drain(
         keep_ms=0 if keep == "0" else duration_option(keep, "--keep"),
     )
     logging.basicConfig(level=logging.WARNING, format="mainspring: %(message)s", stream=sys.stderr)
-    with _opened(database, table) as store:
+    with outbox.open() as store:
         patience_s = min(PATIENCE_S, options.lease_ms / 2000)
-        drainer = Drainer(store, at.connect(patience_s), _name(), MonotonicClock(), random.random, options)
-        try:
+        # Unlike any other drainer's: the host and process for people, the rest to be sure.
+        name = f"{socket.gethostname()}:{os.getpid()}:{uuid_utils.uuid7()}"
+        with closing(Drainer(store, at.connect(patience_s), name, MonotonicClock(), random.random, options)) as drainer:
             if once:
-                _say_drained(drainer.drain_all(), store, as_json)
-            elif _until_signal(drainer, as_json) == signal.SIGINT:
+                _say_drained(drainer.drain_all(), store, at.as_json)
+            elif _until_signal(drainer, at.as_json) == signal.SIGINT:
                 raise typer.Exit(INTERRUPTED)
-        finally:
-            drainer.close()
 
 
 @app.command()
 def show(
-    database: DatabaseOption,
-    table: TableOption = TABLE,
+    outbox: OutboxOptions,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Rows set aside to show.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """Show what waits. How many rows and since when, and which were set aside and why."""
-    with _opened(database, table) as store:
+    with outbox.open() as store:
         counted, aside = store.count(), store.aside(limit)
     age_ms = None if counted.oldest_ms is None else max(0, MonotonicClock().wall_ms() - counted.oldest_ms)
     if as_json:
@@ -107,13 +111,18 @@ def show(
     since = "" if age_ms is None else f", the oldest for {duration_text(age_ms // 1000 * 1000) or '0s'}"
     say(f"{counted.waiting:,} waiting{since}; {counted.set_aside:,} set aside")
     if aside:
-        _table(aside)
+        table(
+            ("id", "added", "topic", "key", ">attempts", "reason"),
+            (
+                (row.id, date_text(row.created_ms)[:19], row.topic, row.key, row.attempts, short(row.error, 80))
+                for row in aside
+            ),
+        )
 
 
 @app.command()
 def retry(
-    database: DatabaseOption,
-    table: TableOption = TABLE,
+    outbox: OutboxOptions,
     id: Annotated[list[str] | None, typer.Option("--id", help="This row; may be repeated.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All rows that were set aside.")] = False,
     yes: YesOption = False,
@@ -123,23 +132,9 @@ def retry(
     if not id and not everything:
         raise typer.BadParameter("say which: --id, or --all")
     confirm("Try these rows again?", yes)
-    with _opened(database, table) as store:
+    with outbox.open() as store:
         count = store.retry(id or None)
     say_done({"retried": count}, as_json, f"{count:,} rows wait again")
-
-
-@contextmanager
-def _opened(database: str, table: str) -> Iterator[OutboxStore]:
-    store = open_outbox(database, table)
-    try:
-        yield store
-    finally:
-        store.close()
-
-
-def _name() -> str:
-    """Unlike any other drainer's: the host and process for people, the rest to be sure."""
-    return f"{socket.gethostname()}:{os.getpid()}:{uuid_utils.uuid7()}"
 
 
 def _until_signal(drainer: Drainer, as_json: bool) -> int:
@@ -151,15 +146,14 @@ def _until_signal(drainer: Drainer, as_json: bool) -> int:
         heard.append(number)
         stopping.set()
 
+    def on_round(drained: Drained) -> None:
+        if drained.rows or drained.cleaned:
+            say_done(_told(drained), as_json, _said(drained))
+
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, on_signal)
-    drainer.run(stopping.wait, lambda drained: _say_round(drained, as_json))
+    drainer.run(stopping.wait, on_round)
     return heard[0]
-
-
-def _say_round(drained: Drained, as_json: bool) -> None:
-    if drained.rows or drained.cleaned:
-        say_done(_told(drained), as_json, _said(drained))
 
 
 def _say_drained(drained: Drained, store: OutboxStore, as_json: bool) -> None:
@@ -175,12 +169,7 @@ def _say_drained(drained: Drained, store: OutboxStore, as_json: bool) -> None:
 
 
 def _told(drained: Drained) -> dict[str, int]:
-    return {
-        "sent": drained.sent,
-        "refused": drained.refused,
-        "setAside": drained.set_aside,
-        "cleaned": drained.cleaned,
-    }
+    return {"sent": drained.sent, "refused": drained.refused, "setAside": drained.set_aside, "cleaned": drained.cleaned}
 
 
 def _said(drained: Drained) -> str:
@@ -192,13 +181,3 @@ def _said(drained: Drained) -> str:
     if drained.cleaned:
         parts.append(f"forgot {drained.cleaned:,} sent long ago")
     return ", ".join(parts)
-
-
-def _table(rows: list[Any]) -> None:
-    table(
-        ("id", "added", "topic", "key", ">attempts", "reason"),
-        (
-            (row.id, date_text(row.created_ms)[:19], safe(row.topic), row.key, row.attempts, short(row.error, 80))
-            for row in rows
-        ),
-    )

@@ -15,7 +15,6 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any, Final
@@ -25,9 +24,9 @@ import typer
 import uuid_utils
 
 from mainspring.cli.support.moments import duration_option
-from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
-from mainspring.cli.support.output import JsonOption, note, safe, say_done
-from mainspring.client import NDJSON, CannotConnect, NodeConnection, NodeRefused
+from mainspring.cli.support.node_options import NodeOptions, TopicArgument
+from mainspring.cli.support.output import CommandFailed, note, progress, safe, say_done
+from mainspring.client import NDJSON, CannotConnect, NodeConnection, NodeRefused, path
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, check_json
 
@@ -36,18 +35,6 @@ _BATCH_EVENTS: Final = 5_000  # half of what the node takes
 _BATCH_BYTES: Final = 4 << 20
 _TRIES: Final = 5  # of a batch whose answer was lost; with the waits below some 15 seconds
 _FIRST_WAIT_S: Final = 0.5
-
-
-class BadData(MainspringError):
-    """What was given is not JSON, or not an event."""
-
-    code = "bad_data"
-
-
-class PartlyPublished(MainspringError):
-    """A line was refused; those before it are stored."""
-
-    code = "partly_published"
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -76,7 +63,6 @@ def pub(
     ] = False,
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """Publish events: DATA, a file, or every line of standard input.
 
@@ -90,16 +76,21 @@ def pub(
         if data == "-":
             if count != 1 or id is not None:
                 raise typer.BadParameter("--count and --id are for one event, not for lines of standard input")
-            _publish_lines(connection, topic, extras, text, envelopes, as_json)
+            if sys.stdin.isatty():
+                note("one JSON value per line; Ctrl-D ends")
+            read = _envelope_reader(extras) if envelopes else _value_reader(extras, text)
+            arrived = ((read(number, line) for number, line in lines) for lines in _input_lines())
+            batches = (batch for lines in arrived for batch in _batches(lines))
+            _publish_all(connection, topic, batches, None, at.as_json)
             return
         payload = _payload(data, text)
         if count == 1:
-            _publish_one(connection, topic, _event(payload, extras, id), as_json)
+            _publish_one(connection, topic, _event(payload, extras, id), at.as_json)
         elif id is not None:
             raise typer.BadParameter("an id is stored once; leave out --count or --id")
         else:
             lines = (Line(number + 1, _event(payload, extras, _new_id())) for number in range(count))
-            _publish_all(connection, topic, _batches(lines), count, as_json)
+            _publish_all(connection, topic, _batches(lines), count, at.as_json)
 
 
 # -- what an event is
@@ -129,7 +120,7 @@ def _payload(data: str, text: bool) -> bytes:
         try:
             given = sys.stdin.buffer.read() if data == "@-" else Path(data[1:]).read_bytes()
         except OSError as error:
-            raise BadData(f"cannot read {data[1:]}: {error.strerror}", remedy="check the path behind @") from None
+            raise CommandFailed(f"cannot read {data[1:]}: {error.strerror}", remedy="check the path behind @") from None
     else:
         given = data.encode("utf-8", "surrogateescape")
     return _checked(given, text, "DATA", "quote it for the shell: '{\"sku\": 1}', or say --text")
@@ -141,9 +132,9 @@ def _checked(given: bytes, text: bool, what: str, remedy: str) -> bytes:
             return json.dumps(given.decode(), ensure_ascii=False).encode()
         check_json(given, what)
     except UnicodeDecodeError as error:
-        raise BadData(f"{what} is not UTF-8: {error}", remedy=remedy) from None
+        raise CommandFailed(f"{what} is not UTF-8: {error}", remedy=remedy) from None
     except JsonRefused as error:
-        raise BadData(error.message, remedy=remedy) from None
+        raise CommandFailed(error.message, remedy=remedy) from None
     return given.replace(b"\n", b" ").replace(b"\r", b" ").strip()
 
 
@@ -169,16 +160,6 @@ def _publish_one(connection: NodeConnection, topic: str, event: bytes, as_json: 
 
 
 # -- many
-
-
-def _publish_lines(
-    connection: NodeConnection, topic: str, extras: dict[str, Any], text: bool, envelopes: bool, as_json: bool
-) -> None:
-    if sys.stdin.isatty():
-        note("one JSON value per line; Ctrl-D ends")
-    read = _envelope_reader(extras) if envelopes else _value_reader(extras, text)
-    arrived = ((read(number, line) for number, line in lines) for lines in _input_lines())
-    _publish_all(connection, topic, (batch for lines in arrived for batch in _batches(lines)), None, as_json)
 
 
 def _input_lines() -> Iterator[list[tuple[int, bytes]]]:
@@ -216,7 +197,7 @@ def _envelope_reader(extras: dict[str, Any]) -> Callable[[int, bytes], Line]:
         try:
             found = decode(line)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise BadData(f"line {number} is no event: {error}", remedy="`tail --json` writes events") from None
+            raise CommandFailed(f"line {number} is no event: {error}", remedy="`tail --json` writes events") from None
         said = {"key": found.key, "headers": found.headers}
         own = {name: value for name, value in said.items() if value is not None}
         return Line(number, _event(bytes(found.payload), {**own, **extras}, _new_id()))
@@ -228,7 +209,7 @@ def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
     """Lines in parts the node takes. A bad line raises when everything before it was given."""
     batch: list[Line] = []
     size = 0
-    bad: BadData | None = None
+    bad: CommandFailed | None = None
     try:
         for line in lines:
             if batch and (len(batch) >= _BATCH_EVENTS or size + len(line.event) > _BATCH_BYTES):
@@ -236,7 +217,7 @@ def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
                 batch, size = [], 0
             batch.append(line)
             size += len(line.event) + 1
-    except BadData as error:
+    except CommandFailed as error:
         bad = error
     if batch:
         yield batch
@@ -249,16 +230,14 @@ def _publish_all(
 ) -> None:
     stored = 0
     try:
-        with _progress(total) as advance:
+        with progress(watched=not sys.stdin.isatty()) as show:
             for batch in batches:
                 for sent in _publish_batch(connection, topic, batch):
                     stored += sent
-                    advance(sent)
-    except NodeRefused as error:
-        message = f"{error.message}; {stored:,} events before it are stored"
-        raise PartlyPublished(message, remedy=error.remedy, code=error.code) from None
+                    show("publishing", stored, total or 0)
     except MainspringError as error:
-        error.message += f"; {stored:,} events are stored"
+        which = "events before it" if isinstance(error, NodeRefused) else "events"
+        error.message += f"; {stored:,} {which} are stored"
         raise
     say_done({"topic": topic, "count": stored}, as_json, f"published {stored:,} events to {safe(topic)}")
 
@@ -277,8 +256,8 @@ def _publish_batch(connection: NodeConnection, topic: str, batch: list[Line]) ->
         try:
             _persistently(connection, where, line.event)
         except NodeRefused as error:
-            message = f"line {line.number} was refused: {error.message}"
-            raise NodeRefused(message, remedy=error.remedy, code=error.code) from None
+            error.message = f"line {line.number} was refused: {error.message}"
+            raise
         yield 1
 
 
@@ -297,17 +276,3 @@ def _persistently(connection: NodeConnection, where: str, body: bytes) -> None:
                 raise
         Event().wait(wait_s)
         wait_s *= 2
-
-
-@contextmanager
-def _progress(total: int | None) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error when somebody watches it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    console = Console(stderr=True)
-    columns = (TextColumn("publishing"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    watched = console.is_terminal and not sys.stdin.isatty()
-    with Progress(*columns, console=console, transient=True, disable=not watched) as bars:
-        task = bars.add_task("publishing", total=total)
-        yield lambda sent: bars.advance(task, sent)

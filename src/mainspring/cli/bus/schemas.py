@@ -14,10 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from mainspring.bus.schemas import schema_of
-from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
+from mainspring.cli.support.node_options import NodeOptions, TopicArgument
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, listing, safe, say, say_done, say_json
-from mainspring.errors import BootError, MainspringError
+from mainspring.cli.support.output import CommandFailed, listing, safe, say, say_done, say_json
+from mainspring.client import path
+from mainspring.errors import BootError
 from mainspring.import_path import find_object
 from mainspring.json_text import JsonRefused, read_value
 
@@ -31,19 +32,13 @@ ModeOption = Annotated[
 ]
 
 
-class NoSchema(MainspringError):
-    """The argument leads to no schema."""
-
-    code = "no_schema"
-
-
 @app.command("list")
-def list_schemas(at: NodeOptions, as_json: JsonOption = False) -> None:
+def list_schemas(at: NodeOptions) -> None:
     """List topics that have a schema. Its latest version, and what the next must keep to."""
     found = at.get("/schemas")["schemas"]
     listing(
         found,
-        as_json,
+        at.as_json,
         ("topic", ">latest", "compatibility"),
         lambda each: (each["topic"], each["latest"], each["compatibility"]),
         empty="no topic has a schema; `mainspring schemas register TOPIC SCHEMA` gives it one",
@@ -56,14 +51,13 @@ def show(
     version: Annotated[int | None, typer.Option(min=1, help="Which version.  [default: the latest]")] = None,
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """Show one version of a topic's schema. Standard output gets the schema alone, so that a file can keep it."""
     if version is not None:
         told = at.get(path("schemas", topic, version))
     else:
         told = at.get(path("schemas", topic))["versions"][-1]
-    if as_json:
+    if at.as_json:
         say_json(told)
         return
     typer.echo(f"{safe(topic)}, version {told['version']}, {told['compatibility']}", err=True)
@@ -72,17 +66,12 @@ def show(
 
 @app.command()
 def register(
-    topic: TopicArgument,
-    schema: SourceArgument,
-    compatibility: ModeOption = None,
-    *,
-    at: NodeOptions,
-    as_json: JsonOption = False,
+    topic: TopicArgument, schema: SourceArgument, compatibility: ModeOption = None, *, at: NodeOptions
 ) -> None:
     """Make this the topic's next version. The same schema again is the version that is there."""
     asked = _request(schema=read_schema(schema), compatibility=compatibility)
     told = at.call("POST", path("schemas", topic), asked)
-    say_done(told, as_json, f"{safe(topic)} has version {told['version']}, {told['compatibility']}")
+    say_done(told, at.as_json, f"{safe(topic)} has version {told['version']}, {told['compatibility']}")
 
 
 @app.command()
@@ -94,7 +83,6 @@ def check(
     compatibility: ModeOption = None,
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """Ask whether a schema or a payload would be taken. Changes nothing. Exit code 1: no."""
     if (schema is None) == (payload is None):
@@ -105,7 +93,7 @@ def check(
         asked = _request(payload=_read_json(payload or "-"), version=version)
     told = at.call("POST", path("schemas", topic, "check"), asked)
     fits = told.get("compatible", told.get("fits"))
-    if as_json:
+    if at.as_json:
         say_json(told)
     elif "fits" in told:
         say(f"fits version {told['version']}" if fits else f"does not fit: {safe(told['reason'])}")
@@ -131,7 +119,9 @@ def read_schema(source: str) -> Any:
     try:
         return schema_of(find_object(source, "type", "MODULE:TYPE, like shop:Order"))
     except BootError as error:
-        raise NoSchema(f"{safe(source)} is neither a file nor a type: {error.message}", remedy=error.remedy) from None
+        raise CommandFailed(
+            f"{safe(source)} is neither a file nor a type: {error.message}", remedy=error.remedy
+        ) from None
 
 
 def _read_json(source: str) -> Any:
@@ -139,6 +129,8 @@ def _read_json(source: str) -> Any:
         text = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
         return read_value(text, safe(source))
     except OSError as error:
-        raise NoSchema(f"cannot read {safe(source)}: {error.strerror}", remedy="name a file, or - to read it") from None
+        raise CommandFailed(
+            f"cannot read {safe(source)}: {error.strerror}", remedy="name a file, or - to read it"
+        ) from None
     except JsonRefused as error:
-        raise NoSchema(error.message, remedy='a schema is written like {"type": "object"}') from None
+        raise CommandFailed(error.message, remedy='a schema is written like {"type": "object"}') from None

@@ -15,7 +15,7 @@ import typer
 
 from mainspring.cli.support.moments import start_frame
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, complete_group
-from mainspring.cli.support.output import JsonOption, event_line, note, say, say_json
+from mainspring.cli.support.output import event_line, note, say, say_json
 from mainspring.client import Event, connect
 from mainspring.loop import MonotonicClock
 
@@ -41,7 +41,6 @@ def sub(
     key: Annotated[str | None, typer.Option("--key", "-k", help="Only events of this key.")] = None,
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """Consume a topic as a member of a group. Shows each event and acknowledges it.
 
@@ -52,7 +51,23 @@ def sub(
     """
     begin = _start(start)
     at.get("/healthz")  # says what is wrong at once; the client would try again first
-    asyncio.run(_consume(topic, group, begin, ack, count, window, key, at.address, at.token, as_json))
+
+    async def consume() -> None:
+        held = min(window, count or window)
+        async with (
+            connect(at.address, at.token, connect_timeout=3.0, on_state=_Told().state) as bus,
+            bus.subscribe(topic, group=group, from_=begin, max_inflight=held, key=key) as events,
+        ):
+            shown = 0
+            async for event in events:
+                _show(event, at.as_json)
+                if ack:
+                    await event.ack()
+                shown += 1
+                if shown == count:
+                    return
+
+    asyncio.run(consume())
 
 
 def _start(text: str | None) -> Start:
@@ -61,31 +76,6 @@ def _start(text: str | None) -> Start:
     place = start_frame(text, MonotonicClock().wall_ms(), "--from")
     value = int(place["value"])
     return value if place["kind"] == "offset" else datetime.fromtimestamp(value / 1000, UTC)
-
-
-async def _consume(
-    topic: str,
-    group: str,
-    start: Start,
-    ack: bool,
-    count: int | None,
-    window: int,
-    key: str | None,
-    url: str,
-    token: str | None,
-    as_json: bool,
-) -> None:
-    held = min(window, count or window)
-    async with connect(url, token, connect_timeout=3.0, on_state=_Told().state) as bus:
-        shown = 0
-        async with bus.subscribe(topic, group=group, from_=start, max_inflight=held, key=key) as events:
-            async for event in events:
-                _show(event, as_json)
-                if ack:
-                    await event.ack()
-                shown += 1
-                if shown == count:
-                    return
 
 
 class _Told:

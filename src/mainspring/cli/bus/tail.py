@@ -19,9 +19,9 @@ import typer
 
 from mainspring.cli.bus.filters import Envelope, Fits, parse_filter
 from mainspring.cli.support.moments import moment_ms
-from mainspring.cli.support.node_options import NodeOptions, complete_topic, path
-from mainspring.cli.support.output import JsonOption, event_line, note, safe, say, say_json
-from mainspring.client import CannotConnect, NodeConnection
+from mainspring.cli.support.node_options import NodeOptions, complete_topic
+from mainspring.cli.support.output import event_line, note, safe, say, say_json
+from mainspring.client import CannotConnect, NodeConnection, path
 from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock
 
@@ -48,7 +48,6 @@ def tail(
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Then go on with what comes, until Ctrl-C.")] = False,
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """Look at events without taking part. The last ones, or those since a moment; with --follow what comes, too.
 
@@ -57,7 +56,13 @@ def tail(
     fits = [parse_filter(each) for each in filter or ()]
     since_ms = None if since is None else moment_ms(since, MonotonicClock().wall_ms(), "--since")
     names = list(dict.fromkeys(topics))
-    show = _shower(len(names) > 1, as_json)
+
+    def show(envelope: Envelope) -> None:
+        if at.as_json:
+            say_json(envelope)
+        else:
+            say(event_line(envelope, several_topics=len(names) > 1))
+
     with at.connect() as connection:
         tails = {topic: _tails(connection, topic) for topic in names}
         stored: Iterable[Envelope]
@@ -68,13 +73,7 @@ def tail(
         for envelope in stored:
             show(envelope)
     if follow:
-        _follow(at.address, at.token, tails, fits, show)
-
-
-def _shower(several: bool, as_json: bool) -> Callable[[Envelope], None]:
-    if as_json:
-        return say_json
-    return lambda envelope: say(event_line(envelope, several_topics=several))
+        _follow(at, tails, fits, show)
 
 
 def _fit(envelope: Envelope, fits: Iterable[Fits]) -> bool:
@@ -150,14 +149,12 @@ def _last_of(
 # -- what comes
 
 
-def _follow(
-    url: str, token: str | None, tails: dict[str, Tails], fits: list[Fits], show: Callable[[Envelope], None]
-) -> None:
+def _follow(at: NodeOptions, tails: dict[str, Tails], fits: list[Fits], show: Callable[[Envelope], None]) -> None:
     """One thread per topic reads, this one shows: an event of a slow topic does not wait for a busy one."""
     arrived: queue.Queue[Envelope | MainspringError] = queue.Queue(maxsize=1_000)
     for topic, partitions in tails.items():
         cursor = ",".join(f"{partition}:{last}" for partition, (_, last) in partitions.items())
-        threading.Thread(target=_follow_one, args=(url, token, topic, cursor, arrived), daemon=True).start()
+        threading.Thread(target=_follow_one, args=(at, topic, cursor, arrived), daemon=True).start()
     while True:
         item = arrived.get()
         if isinstance(item, MainspringError):
@@ -166,15 +163,13 @@ def _follow(
             show(item)
 
 
-def _follow_one(
-    url: str, token: str | None, topic: str, cursor: str, arrived: queue.Queue[Envelope | MainspringError]
-) -> None:
+def _follow_one(at: NodeOptions, topic: str, cursor: str, arrived: queue.Queue[Envelope | MainspringError]) -> None:
     gone = False
     pause = threading.Event()
     while True:
         try:
             with (
-                NodeConnection(url, token, patience_s=_QUIET_S) as connection,
+                at.connect(_QUIET_S) as connection,
                 connection.lines(path("topics", topic, "stream"), params={"cursor": cursor}) as lines,
             ):
                 for came, envelope in _messages(lines):

@@ -13,22 +13,13 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from mainspring.bus import origin_of
-from mainspring.bus.access import (
-    SECRET_BYTES,
-    Token,
-    TokenBook,
-    lifetime_ms,
-    moment_text,
-    new_token,
-    read_tokens,
-)
+from mainspring.bus.access import SECRET_BYTES, Token, TokenBook, lifetime_ms, moment_text, new_token, read_tokens
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption
+from mainspring.cli.support.output import JsonOption, listing, say_json
 from mainspring.cli.support.settings import load_all
 from mainspring.errors import SettingError
 from mainspring.loop import MonotonicClock
@@ -52,7 +43,7 @@ def new(
     if file is not None:
         _add_line(file, token.line())
     if as_json:
-        typer.echo(msgspec.json.encode({"token": text, "line": token.line(), **_shown(token)}).decode())
+        say_json({"token": text, "line": token.line(), **_shown(token)})
         return
     typer.echo(f"token  {text}")
     typer.echo(f"line   {token.line()}")
@@ -71,21 +62,20 @@ def new(
 def list_tokens(config: ConfigOption = None, as_json: JsonOption = False) -> None:
     """List the tokens the settings name. Who they are for, what they may do, until when."""
     book, now = _book(config), MonotonicClock().wall_ms()
-    if as_json:
-        for token in book.tokens:
-            typer.echo(msgspec.json.encode({**_shown(token), "expired": token.expired(now)}).decode())
-        return
-    if not book:
+    if not book and not as_json:
         typer.echo("There are no tokens: only this machine may connect, and everybody on it may do everything.")
         return
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("id", "agent", "scopes", "expires", box=None, pad_edge=False)
-    for token in book.tokens:
-        end = moment_text(token.expires_ms) if token.expires_ms else "never"
-        table.add_row(token.id, token.agent, str(token.scopes), f"{end} (expired)" if token.expired(now) else end)
-    Console().print(table)
+    listing(
+        [{**_shown(token), "expired": token.expired(now)} for token in book.tokens],
+        as_json,
+        ("id", "agent", "scopes", "expires"),
+        lambda each: (
+            each["id"],
+            each["agent"],
+            " ".join(each["scopes"]),
+            each.get("expires", "never") + (" (expired)" if each["expired"] else ""),
+        ),
+    )
 
 
 @app.command()
@@ -108,7 +98,7 @@ def check(
     }
     if as_json:
         shown = {} if token is None else _shown(token)
-        typer.echo(msgspec.json.encode({"known": token is not None, **shown, "allowed": answers}).decode())
+        say_json({"known": token is not None, **shown, "allowed": answers})
     elif token is None:
         typer.echo("The settings know no such token, or it has expired.")
     else:

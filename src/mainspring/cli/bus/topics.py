@@ -6,6 +6,7 @@ back, so that what nobody mentioned stays.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -13,12 +14,11 @@ import msgspec
 import typer
 
 from mainspring.cli.support.moments import duration_option
-from mainspring.cli.support.node_options import NodeOptions, TopicArgument, path
+from mainspring.cli.support.node_options import NodeOptions, TopicArgument
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, listing, safe, say, say_json, table
-from mainspring.client import NodeConnection, NodeRefused
+from mainspring.cli.support.output import CommandFailed, listing, safe, say, say_json, table
+from mainspring.client import NodeConnection, NodeRefused, path
 from mainspring.durations import duration_text
-from mainspring.errors import MainspringError
 
 app: typer.Typer = Commands("List, show, create and alter topics.")
 
@@ -82,29 +82,22 @@ class TopicOptions:
         return changed
 
 
-class TopicExists(MainspringError):
-    """The topic is there already."""
-
-    code = "topic_exists"
-
-
 @app.command("list")
 def list_topics(
     prefix: Annotated[str, typer.Argument(help="Only topics that begin so.")] = "",
     all: Annotated[bool, typer.Option("--all", "-a", help="Also the node's own topics, system.*")] = False,
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """List topics. Partitions, events, groups and the largest lag, and how long events are kept."""
     with at.connect() as connection:
         found = connection.get("/topics", prefix=prefix or None)["topics"]
         shown = [each for each in found if all or prefix or not each["topic"].startswith("system.")]
-        groups = _by_topic(connection.get("/groups")["groups"])
-        rows = [_summary(connection, each, groups.get(each["topic"], [])) for each in shown]
+        groups = connection.get("/groups")["groups"]
+        rows = [_summary(connection, each, groups) for each in shown]
     listing(
         rows,
-        as_json,
+        at.as_json,
         ("topic", ">partitions", ">events", ">last offset", ">groups", ">lag", "keeps"),
         lambda r: (r["topic"], r["partitions"], r["events"], r["tail"], r["groups"], r["lag"], r["keeps"]),
         empty="no topics yet; `mainspring pub TOPIC DATA` makes one",
@@ -112,12 +105,12 @@ def list_topics(
 
 
 @app.command()
-def show(topic: TopicArgument, *, at: NodeOptions, as_json: JsonOption = False) -> None:
+def show(topic: TopicArgument, *, at: NodeOptions) -> None:
     """Show a topic. Its settings, the first and last event of each partition, and where each group stands."""
     with at.connect() as connection:
         settings = connection.get(path("topics", topic))
         offsets = connection.get(path("topics", topic, "offsets"))["partitions"]
-    if as_json:
+    if at.as_json:
         say_json({**settings, "offsets": offsets})
         return
     _say_settings(settings)
@@ -137,25 +130,24 @@ def show(topic: TopicArgument, *, at: NodeOptions, as_json: JsonOption = False) 
 
 
 @app.command()
-def create(
-    topic: Annotated[str, typer.Argument(help="Its name.")],
-    *,
-    options: TopicOptions,
-    at: NodeOptions,
-    as_json: JsonOption = False,
-) -> None:
+def create(topic: Annotated[str, typer.Argument(help="Its name.")], *, options: TopicOptions, at: NodeOptions) -> None:
     """Create a topic. Topics also come into being when someone publishes; this is for settings of its own."""
     wanted = options.settings() | options.access({})
     with at.connect() as connection:
-        if _existing(connection, topic) is not None:
-            raise TopicExists(
+        try:
+            connection.get(path("topics", topic))
+        except NodeRefused as error:
+            if error.code != "unknown_topic":
+                raise
+        else:
+            raise CommandFailed(
                 f"there is a topic {safe(topic)!r} already", remedy="change it with `mainspring topics alter`"
             )
-        _put(connection, {"topic": topic, **wanted}, as_json)
+        _put(connection, {"topic": topic, **wanted}, at.as_json)
 
 
 @app.command()
-def alter(topic: TopicArgument, *, options: TopicOptions, at: NodeOptions, as_json: JsonOption = False) -> None:
+def alter(topic: TopicArgument, *, options: TopicOptions, at: NodeOptions) -> None:
     """Change settings of a topic; what is not mentioned stays. An access list given here replaces that list."""
     wanted = options.settings()
     with at.connect() as connection:
@@ -163,7 +155,7 @@ def alter(topic: TopicArgument, *, options: TopicOptions, at: NodeOptions, as_js
         wanted |= options.access(now)
         if not wanted:
             raise typer.BadParameter("say what to change; `mainspring topics alter --help` lists the settings")
-        _put(connection, {**now, **wanted}, as_json)
+        _put(connection, {**now, **wanted}, at.as_json)
 
 
 # -- asking
@@ -173,16 +165,6 @@ def _span(text: str | None, option: str) -> int | None:
     if text is None:
         return None
     return 0 if text == "0" else duration_option(text, option)
-
-
-def _existing(connection: NodeConnection, topic: str) -> dict[str, Any] | None:
-    try:
-        found: dict[str, Any] = connection.get(path("topics", topic))
-    except NodeRefused as error:
-        if error.code != "unknown_topic":
-            raise
-        return None
-    return found
 
 
 def _put(connection: NodeConnection, settings: dict[str, Any], as_json: bool) -> None:
@@ -204,13 +186,6 @@ def _say_settings(settings: dict[str, Any]) -> None:
         say(f"{name:16} {said}")
 
 
-def _by_topic(groups: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for group in groups:
-        found.setdefault(group["topic"], []).append(group)
-    return found
-
-
 def _held(partition: dict[str, Any]) -> int:
     """Offsets from the first to the last; retention by key may have left fewer."""
     return int(partition["tail"] - partition["head"] + 1) if partition["tail"] else 0
@@ -218,25 +193,22 @@ def _held(partition: dict[str, Any]) -> int:
 
 def _summary(connection: NodeConnection, settings: dict[str, Any], groups: list[dict[str, Any]]) -> dict[str, Any]:
     offsets = connection.get(path("topics", settings["topic"], "offsets"))["partitions"]
+    kept = [said(settings[name]) for name, said in _KEEPS.items() if settings.get(name)]
+    lags = [each["lag"] for each in groups if each["topic"] == settings["topic"]]
     return {
         "topic": settings["topic"],
         "partitions": settings["partitions"],
         "events": sum(_held(each) for each in offsets),
         "tail": max((each["tail"] for each in offsets), default=0),
-        "groups": len(groups),
-        "lag": max((each["lag"] for each in groups), default=0),
-        "keeps": _keeps(settings),
+        "groups": len(lags),
+        "lag": max(lags, default=0),
+        "keeps": ", ".join(kept) or "everything",
     }
 
 
-def _keeps(settings: dict[str, Any]) -> str:
-    kept = []
-    if settings.get("retentionMs"):
-        kept.append(duration_text(settings["retentionMs"]))
-    if settings.get("retentionBytes"):
-        kept.append(f"{settings['retentionBytes']:,} bytes")
-    if settings.get("retentionCount"):
-        kept.append(f"{settings['retentionCount']:,} events")
-    if settings.get("compact"):
-        kept.append("newest of each key")
-    return ", ".join(kept) or "everything"
+_KEEPS: Final[dict[str, Callable[[Any], str]]] = {
+    "retentionMs": duration_text,
+    "retentionBytes": "{:,} bytes".format,
+    "retentionCount": "{:,} events".format,
+    "compact": lambda _: "newest of each key",
+}

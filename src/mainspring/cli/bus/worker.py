@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from mainspring.cli.support.node_options import NodeOptions
+from mainspring.cli.support.node_options import NodeAddress
+from mainspring.cli.support.output import CommandFailed
 from mainspring.cli.support.settings import load_all
+from mainspring.cli.support.stopping import stop_signals, unless_stopped
 from mainspring.client import connect
-from mainspring.errors import MainspringError
 from mainspring.import_path import find_object
 from mainspring.loop import new_event_loop
 from mainspring.tasks import TaskQueue, Worker
@@ -23,16 +22,10 @@ from mainspring.telemetry import configure_logging
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
 
-class NoQueue(MainspringError):
-    """MODULE:QUEUE does not lead to a task queue."""
-
-    code = "no_queue"
-
-
 def worker(
     program: Annotated[str, typer.Argument(metavar="MODULE:QUEUE", help="Where the TaskQueue is, or a list of them.")],
     *,
-    at: NodeOptions,
+    at: NodeAddress,
     concurrency: Annotated[int, typer.Option(min=1, help="Tasks at a time, of each queue.")] = 16,
     grace: Annotated[float, typer.Option(min=0, help="Seconds for running tasks to finish when stopping.")] = 30.0,
 ) -> None:
@@ -52,46 +45,22 @@ def find_queues(program: str) -> list[TaskQueue]:
     found = find_object(program, "TaskQueue", "MODULE:QUEUE, like shop.tasks:queue")
     queues = found if isinstance(found, (list, tuple)) else [found]
     if not queues or not all(isinstance(queue, TaskQueue) for queue in queues):
-        raise NoQueue(f"{program} is no TaskQueue", remedy='write `queue = TaskQueue("name")` there')
+        raise CommandFailed(f"{program} is no TaskQueue", remedy='write `queue = TaskQueue("name")` there')
     return list(queues)
 
 
-async def _work(queues: list[TaskQueue], at: NodeOptions, concurrency: int, grace: float) -> None:
-    stopping = asyncio.Event()
-
-    def on_signal(number: signal.Signals) -> None:
-        if stopping.is_set():
-            os._exit(128 + number)
-        logger.info("%s: stopping; once more ends at once", number.name)
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal, number)
+async def _work(queues: list[TaskQueue], at: NodeAddress, concurrency: int, grace: float) -> None:
+    stopping = stop_signals(logger)
     async with connect(at.address, at.token, connect_timeout=0, on_state=_report()) as bus:
         workers = [Worker(queue.use(bus), concurrency=concurrency) for queue in queues]
-        if not await _unless(stopping, asyncio.gather(*(one.start() for one in workers))):
+        if await unless_stopped(stopping, asyncio.gather(*(one.start() for one in workers))) is None:
             return
         names = ", ".join(f"{queue.name} ({len(queue.tasks)} tasks)" for queue in queues)
         logger.info("working on %s at %s", names, bus.url)
         try:
-            await _unless(stopping, asyncio.gather(*(one.wait() for one in workers)))
+            await unless_stopped(stopping, asyncio.gather(*(one.wait() for one in workers)))
         finally:
             await asyncio.gather(*(one.stop(grace) for one in workers))
-
-
-async def _unless(stopping: asyncio.Event, work: asyncio.Future[Any]) -> bool:
-    """Wait for work to be done, or for the word to stop; whether it was the work."""
-    told = asyncio.ensure_future(stopping.wait())
-    try:
-        await asyncio.wait([work, told], return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            return False
-        await work
-        return True
-    finally:
-        told.cancel()
-        if not work.done():
-            work.cancel()
 
 
 def _report() -> Callable[[str], None]:

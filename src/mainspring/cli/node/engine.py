@@ -115,7 +115,7 @@ def _window(found: Inspection) -> str:
     return f"{found.loss_window_s:g} s" if found.loss_window_s else "none"
 
 
-def nodes(at: NodeOptions, as_json: JsonOption = False) -> None:
+def nodes(at: NodeOptions) -> None:
     """List the nodes that share a log. Name, address, version, roles, and who serves what.
 
     A node that was killed is listed until its lease is over; when it was last heard tells.
@@ -123,7 +123,7 @@ def nodes(at: NodeOptions, as_json: JsonOption = False) -> None:
     found: list[dict[str, Any]] = at.get("/nodes")["nodes"]
     listing(
         found,
-        as_json,
+        at.as_json,
         ("node", ">epoch", "address", "since", "heard", "version", "roles", "serves"),
         lambda each: (
             each["name"] + (" (asked)" if each["here"] else ""),

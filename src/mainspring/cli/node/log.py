@@ -20,15 +20,14 @@ import typer
 
 from mainspring.cli.support.log_options import FileOptions, LogOptions, existing_file, reading, stored, visiting
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, say_done
-from mainspring.errors import MainspringError, SettingError
+from mainspring.cli.support.output import CommandFailed, JsonOption, progress, say, say_done, say_json, table
+from mainspring.errors import SettingError
 from mainspring.log import (
     CheckReport,
     Engine,
     LogExists,
     LogExport,
     Moved,
-    Progress,
     SqliteEngine,
     Survey,
     import_lines,
@@ -37,16 +36,10 @@ from mainspring.log import (
 )
 from mainspring.log import backup as copy_log
 from mainspring.log import check as check_log
-from mainspring.settings import Settings, without_secrets
+from mainspring.settings import without_secrets
 
 FOUND_DAMAGE = 3
 _NAME_A_FILE = "name a file in a folder that is there"
-
-
-class CannotUseFile(MainspringError):
-    """A file named on the command line cannot be read or written."""
-
-    code = "cannot_use_file"
 
 
 T = TypeVar("T")
@@ -61,10 +54,10 @@ def check(at: FileOptions, as_json: JsonOption = False) -> None:
     Exit code 3: damage was found.
     """
     path = _existing(at)
-    with _progress() as progress:
-        report = check_log(path, progress)
+    with progress() as show:
+        report = check_log(path, show)
     if as_json:
-        _print_json(msgspec.structs.asdict(report) | {"file": str(path), "ok": not report.problems})
+        say_json(msgspec.structs.asdict(report) | {"file": str(path), "ok": not report.problems})
     else:
         _print_report(path, report)
     if report.problems:
@@ -75,8 +68,8 @@ def check(at: FileOptions, as_json: JsonOption = False) -> None:
 def stats(at: LogOptions, as_json: JsonOption = False) -> None:
     """Count what is in the log. Events and bytes of each topic and partition, records of each kind; a file's size."""
     settings = stored(at)
-    with reading(settings) as source, _progress() as progress:
-        found = _with_engine(source, lambda engine: survey(engine, progress))
+    with reading(settings) as source, progress() as show:
+        found = _with_engine(source, lambda engine: survey(engine, show))
     place, sizes = without_secrets(settings.engine), {}
     if settings.engine == "sqlite":
         path = log_file(settings.data)
@@ -84,7 +77,7 @@ def stats(at: LogOptions, as_json: JsonOption = False) -> None:
         place, sizes = str(path), {name: file.stat().st_size for name, file in files if file.exists()}
     if as_json:
         named = {"file" if settings.engine == "sqlite" else "engine": place}
-        _print_json(msgspec.structs.asdict(found) | named | sizes)
+        say_json(msgspec.structs.asdict(found) | named | sizes)
     else:
         _print_survey(place, found, sizes)
 
@@ -104,15 +97,16 @@ def export_command(
     if as_json and target == "-":
         raise typer.BadParameter("--json and the export cannot share standard output; name a file", param_hint="FILE")
 
-    async def work(engine: Engine, out: IO[bytes], progress: Progress) -> Moved:
-        export = LogExport(engine, skip_damaged=skip_damaged, progress=progress)
-        async for line in export.lines():
-            out.write(line)
-        out.flush()
-        return export.moved
+    with reading(settings) as found, progress() as show, _file(target, "xb") as out:
 
-    with reading(settings) as found, _progress() as progress, _file(target, "xb") as out:
-        moved = _with_engine(found, lambda engine: work(engine, out, progress))
+        async def work(engine: Engine) -> Moved:
+            export = LogExport(engine, skip_damaged=skip_damaged, progress=show)
+            async for line in export.lines():
+                out.write(line)
+            out.flush()
+            return export.moved
+
+        moved = _with_engine(found, work)
     _print_moved("exported", moved, as_json)
     if moved.damaged:
         raise typer.Exit(FOUND_DAMAGE)
@@ -127,12 +121,16 @@ def import_command(
 ) -> None:
     """Make a new log from an export. Offsets and versions stay the same. There must be no log yet."""
     settings = stored(at)
-    with _progress() as progress, _file(source, "rb") as lines:
+    with progress() as show, _file(source, "rb") as lines:
 
         async def work(engine: Engine) -> Moved:
-            return await import_lines(lines, engine, progress)
+            return await import_lines(lines, engine, show)
 
-        moved = _new_file(log_file(settings.data), work) if settings.engine == "sqlite" else _new_log(settings, work)
+        if settings.engine == "sqlite":
+            moved = _new_file(log_file(settings.data), work)
+        else:
+            with visiting(settings, may_make=True) as engine:
+                moved = _with_engine(engine, work)
     _print_moved("imported", moved, as_json)
 
 
@@ -149,11 +147,6 @@ def _new_file(path: Path, work: Callable[[Engine], Coroutine[Any, Any, Moved]]) 
     return moved
 
 
-def _new_log(settings: Settings, work: Callable[[Engine], Coroutine[Any, Any, Moved]]) -> Moved:
-    with visiting(settings, may_make=True) as engine:
-        return _with_engine(engine, work)
-
-
 @app.command()
 def backup(
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The copy; must not exist yet.")],
@@ -164,9 +157,9 @@ def backup(
     """Copy the log as it is at one moment, while a node serves. The copy is a log: put it in a data directory."""
     path = _existing(at)
     if not target.parent.is_dir():
-        raise CannotUseFile(f"there is no folder {target.parent}", remedy=_NAME_A_FILE)
-    with _progress() as progress:
-        size = copy_log(path, target, progress)
+        raise CommandFailed(f"there is no folder {target.parent}", remedy=_NAME_A_FILE)
+    with progress() as show:
+        size = copy_log(path, target, show)
     say_done({"file": str(target), "bytes": size}, as_json, f"copied {path} to {target}, {size:,} bytes")
 
 
@@ -201,7 +194,7 @@ def _file(name: str, mode: Literal["rb", "xb"]) -> Iterator[IO[bytes]]:
         raise LogExists(f"{name} exists already", remedy="name a file that does not exist yet") from None
     except OSError as error:
         verb, remedy = ("read", "name an export") if mode == "rb" else ("write", _NAME_A_FILE)
-        raise CannotUseFile(f"cannot {verb} {name}: {error.strerror}", remedy=remedy) from None
+        raise CommandFailed(f"cannot {verb} {name}: {error.strerror}", remedy=remedy) from None
     with file:
         yield file
 
@@ -220,30 +213,6 @@ def _with_engine(engine: Engine, work: Callable[[Engine], Coroutine[Any, Any, T]
 # -- what people see
 
 
-@contextmanager
-def _progress() -> Iterator[Progress]:
-    """A bar on standard error when somebody watches it; nothing otherwise."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bars
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    console = Console(stderr=True)
-    with Bars(*columns, console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(what: str, done: int, total: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=total or None)
-            bars.update(tasks[what], completed=done, total=total or None)
-
-        yield show
-
-
-def _print_json(value: object) -> None:
-    typer.echo(msgspec.json.encode(value).decode())
-
-
 def _print_report(path: Path, report: CheckReport) -> None:
     typer.echo(
         f"{path}: format {report.format}, {report.events:,} events in {report.partitions:,} partitions of "
@@ -257,27 +226,27 @@ def _print_report(path: Path, report: CheckReport) -> None:
 
 
 def _print_survey(place: str, found: Survey, sizes: dict[str, int]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    console = Console()
-    table = Table("topic", "partition", "first", "last", "events", "bytes", box=None, pad_edge=False)
-    for topic in found.topics:
-        for bounds in topic.partitions:
-            numbers = (bounds.partition, bounds.head, bounds.tail, bounds.events, bounds.bytes)
-            table.add_row(topic.topic, *(f"{number:,}" for number in numbers))
-    console.print(table)
-    table = Table("space", "records", "bytes", box=None, pad_edge=False)
-    for space in found.spaces:
-        table.add_row(space.space, f"{space.records:,}", f"{space.bytes:,}")
-    console.print(table)
+    table(
+        ("topic", "partition", ">first", ">last", ">events", ">bytes"),
+        (
+            (topic.topic, str(each.partition), each.head, each.tail, each.events, each.bytes)
+            for topic in found.topics
+            for each in topic.partitions
+        ),
+        empty="no topics",
+    )
+    table(
+        ("space", ">records", ">bytes"),
+        ((each.space, each.records, each.bytes) for each in found.spaces),
+        empty="no records",
+    )
     sized = "".join(f"{name.removesuffix('_bytes')} {size:,} bytes, " for name, size in sizes.items())
-    console.print(f"{place}: {sized}{found.marks:,} dedupe marks", soft_wrap=True)
+    say(f"{place}: {sized}{found.marks:,} dedupe marks")
 
 
 def _print_moved(verb: str, moved: Moved, as_json: bool) -> None:
     if as_json:
-        _print_json(moved)
+        say_json(moved)
         return
     typer.echo(f"{verb} {moved.events:,} events, {moved.records:,} records, {moved.marks:,} dedupe marks", err=True)
     for damage in moved.damaged:

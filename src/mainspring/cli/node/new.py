@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mainspring.errors import MainspringError
+from mainspring.cli.support.output import CommandFailed
 
 # The file of the project -> the template below cli/node/project
 TEMPLATES: Final = {
@@ -24,19 +24,13 @@ TEMPLATES: Final = {
 }
 
 
-class CannotMakeProject(MainspringError):
-    """The project cannot be written there, or not under this name."""
-
-    code = "cannot_make_project"
-
-
 def files_of(name: str) -> dict[str, str]:
     """The files of a new project, by path."""
     module = name.replace("-", "_").lower()
     if not module.isidentifier() or keyword.iskeyword(module):
-        raise CannotMakeProject(f"{name!r} cannot name a program", remedy="use letters, digits and _, like shop")
+        raise CommandFailed(f"{name!r} cannot name a program", remedy="use letters, digits and _, like shop")
     if module in sys.stdlib_module_names or module in ("test", "mainspring", "pytest"):
-        raise CannotMakeProject(
+        raise CommandFailed(
             f"{name!r} cannot name a program: Python would take {module}.py for another module",
             remedy="choose a name that is not taken, like shop",
         )
@@ -58,12 +52,12 @@ def new(
     folder = (into or Path()) / name
     try:
         if folder.exists() and any(folder.iterdir()):
-            raise CannotMakeProject(f"there is something in {folder} already", remedy="choose another name or place")
+            raise CommandFailed(f"there is something in {folder} already", remedy="choose another name or place")
         folder.mkdir(parents=True, exist_ok=True)
         for path, text in written.items():
             (folder / path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise CannotMakeProject(
+        raise CommandFailed(
             f"cannot write to {folder}: {error.strerror}", remedy="choose another place with --into"
         ) from None
     module = next(iter(written)).removesuffix(".py")

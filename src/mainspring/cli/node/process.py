@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+from mainspring.cli.support.stopping import stop_signals, unless_stopped
 from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock, new_event_loop
 from mainspring.message import Message, Metadata, counted_ids, encode_data, encode_line
@@ -60,7 +61,7 @@ def run(read_settings: Callable[[], Settings], program: str | None) -> int:
     try:
         settings = read_settings()
         configure_logging(settings)
-        with asyncio.Runner(loop_factory=_host_loop(settings)) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop if settings.uvloop else None) as runner:
             return runner.run(_serve(settings, program))
     except MainspringError as error:
         say(boot_failed(error))
@@ -69,25 +70,11 @@ def run(read_settings: Callable[[], Settings], program: str | None) -> int:
         return 1
 
 
-def _host_loop(settings: Settings) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    return new_event_loop if settings.uvloop else None
-
-
 async def _serve(settings: Settings, program: str | None) -> int:
     node = Node(settings, program)
-    stopping = asyncio.Event()
-    host = asyncio.get_running_loop()
-
-    def on_signal(number: signal.Signals) -> None:
-        if stopping.is_set():
-            os._exit(128 + number)  # the second one ends at once
-        logger.info("%s: stopping; once more ends at once", number.name)
-        stopping.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        host.add_signal_handler(number, on_signal, number)
-
-    booted = await _boot(node, stopping)
+    stopping = stop_signals(logger)
+    # Boot may wait for an engine; a person who wants to stop need not.
+    booted = await unless_stopped(stopping, asyncio.ensure_future(node.boot()))
     if booted is None:
         return 0
     ready = encode_line(booted)
@@ -103,17 +90,6 @@ async def _serve(settings: Settings, program: str | None) -> int:
     if node.failure is not None:
         sys.stderr.write(f"mainspring: {node.failure}\n")
     return 0 if node.failure is None else 1
-
-
-async def _boot(node: Node, stopping: asyncio.Event) -> Message | None:
-    """The boot message; None when a signal came first: boot may wait for an engine, a person need not."""
-    booting, told = asyncio.ensure_future(node.boot()), asyncio.ensure_future(stopping.wait())
-    await asyncio.wait((booting, told), return_when=asyncio.FIRST_COMPLETED)
-    if not booting.done():
-        booting.cancel()
-        await asyncio.wait((booting,))
-    told.cancel()
-    return None if booting.cancelled() else booting.result()
 
 
 INTERVAL_S: Final = 0.3
@@ -148,8 +124,13 @@ def run_again_and_again(command: list[str], folder: Path) -> int:
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
+
+    def start() -> subprocess.Popen[bytes]:
+        """In a session of its own: Ctrl-C reaches the watch alone, which passes on one signal and not two."""
+        return subprocess.Popen(command, start_new_session=True)
+
     seen = snapshot(folder)
-    child = _start(command)
+    child = start()
     while not stopping.wait(INTERVAL_S):
         found = snapshot(folder)
         if found == seen:
@@ -158,13 +139,8 @@ def run_again_and_again(command: list[str], folder: Path) -> int:
         sys.stderr.write(f"mainspring: {', '.join(changed)} changed; starting again\n")
         seen = found
         _stop(child)
-        child = _start(command)
+        child = start()
     return _stop(child)
-
-
-def _start(command: list[str]) -> subprocess.Popen[bytes]:
-    """In a session of its own: Ctrl-C reaches the watch alone, which passes on one signal and not two."""
-    return subprocess.Popen(command, start_new_session=True)
 
 
 def _stop(child: subprocess.Popen[bytes]) -> int:

@@ -16,7 +16,7 @@ import typer
 
 from mainspring.cli.support.moments import clock_text, duration_option
 from mainspring.cli.support.node_options import NodeOptions
-from mainspring.cli.support.output import JsonOption, coloured, make_table, note, number, say, say_json
+from mainspring.cli.support.output import coloured, make_table, note, number, say, say_json
 from mainspring.client import CannotConnect, NodeConnection
 from mainspring.loop import Clock, MonotonicClock
 
@@ -25,32 +25,13 @@ _VERSION: Final = re.compile(r'^mainspring_build_info\{version="([^"]*)"\}', re.
 _LINE: Final = re.compile(r"^mainspring_(\w+)(?:\{(.*)\})? (\S+)$", re.MULTILINE)
 _FAILED: Final = re.compile(r'(?:outcome|result)="(?:failed|fatal)"')
 
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A part besides the bus: what it does, what waits in it, what goes wrong in it; metrics and what they count."""
-
-    name: str
-    does: tuple[str, str]
-    waits: tuple[str, str]
-    fails: tuple[str, str]
-
-
+# Parts besides the bus: what each does, what waits in it, what goes wrong in it; each a metric and what it counts.
 PARTS: Final = (
-    Part("loop", ("loop_turns_total", "turns"), ("loop_lane_depth", "turns"), ("loop_slow_turns_total", "slow turns")),
-    Part(
-        "log", ("log_commits_total", "commits"), ("log_fault", "faults"), ("log_failed_commits_total", "failed commits")
-    ),
-    Part(
-        "kernel",
-        ("kernel_requests_total", "requests"),
-        ("kernel_pending_requests", "requests"),
-        ("kernel_restarts_total", "restarts"),
-    ),
-    Part(
-        "runs", ("runs_effects_total", "effects"), ("runs_live", "runs"), ("runs_outcomes_total:failed", "failed runs")
-    ),
-    Part("beats", ("beats_total", "beats"), ("beats_waiting", "signals"), ("beats_calls_total:failed", "failed calls")),
+    ("loop", "turns_total", "turns", "lane_depth", "turns", "slow_turns_total", "slow turns"),
+    ("log", "commits_total", "commits", "fault", "faults", "failed_commits_total", "failed commits"),
+    ("kernel", "requests_total", "requests", "pending_requests", "requests", "restarts_total", "restarts"),
+    ("runs", "effects_total", "effects", "live", "runs", "outcomes_total:failed", "failed runs"),
+    ("beats", "total", "beats", "waiting", "signals", "calls_total:failed", "failed calls"),
 )
 
 
@@ -113,23 +94,27 @@ def report(new: Sample, old: Sample | None, *, system: bool = False) -> dict[str
         "inflight": new.stats["inflight"],
         "totals": {name: new.stats[name] for name in COUNTERS},
         "rates": {name: rate(new.stats[name], before.get(name), seconds) for name in COUNTERS},
-        "parts": [_part(part, new, old, seconds) for part in PARTS if part.waits[0] in new.sums],
+        "parts": [_part(each, new, old, seconds) for each in PARTS if f"{each[0]}_{each[3]}" in new.sums],
         "topics": [_topic(name, new, before, seconds) for name in sorted(new.partitions) if system or _shown(name)],
         "groups": [_group(each, old) for each in new.groups if system or _shown(each["topic"])],
     }
 
 
-def _part(part: Part, new: Sample, old: Sample | None, seconds: float) -> dict[str, Any]:
+def _part(row: tuple[str, ...], new: Sample, old: Sample | None, seconds: float) -> dict[str, Any]:
     """What a node that has such a part says of it. A metric nobody has counted yet is 0."""
-    now, before = new.sums.get(part.does[0], 0.0), None if old is None else old.sums.get(part.does[0], 0.0)
+    part, done, does, held, waits, failed, fails = row
+
+    def metric(sample: Sample, name: str) -> float:
+        return sample.sums.get(f"{part}_{name}", 0.0)
+
     return {
-        "part": part.name,
-        "does": part.does[1],
-        "perSecond": rate(now, before, seconds),
-        "waits": part.waits[1],
-        "waiting": int(new.sums.get(part.waits[0], 0)),
-        "fails": part.fails[1],
-        "failed": int(new.sums.get(part.fails[0], 0)),
+        "part": part,
+        "does": does,
+        "perSecond": rate(metric(new, done), None if old is None else metric(old, done), seconds),
+        "waits": waits,
+        "waiting": int(metric(new, held)),
+        "fails": fails,
+        "failed": int(metric(new, failed)),
     }
 
 
@@ -185,13 +170,12 @@ def top(
     rows: Annotated[int, typer.Option(min=1, help="At most so many topics and groups, the busiest first.")] = 20,
     *,
     at: NodeOptions,
-    as_json: JsonOption = False,
 ) -> None:
     """A live view of a node: topics, groups, lag, rates and faults. Ctrl-C ends it."""
     interval_s = max(_LEAST_MS, duration_option(every, "--every")) / 1000
     with at.connect() as connection:
         looks = _looks(connection, interval_s, all, once)
-        if as_json:
+        if at.as_json:
             for look in looks:
                 if look is not None:
                     say_json(look)
@@ -304,7 +288,7 @@ def _inside(parts: list[dict[str, Any]]) -> Any:
                 each["does"],
                 each["waiting"],
                 each["waits"],
-                _count_of_faults(each["failed"]),
+                _faults(each["failed"]),
                 each["fails"],
             )
             for each in parts
@@ -324,7 +308,7 @@ def _topics(topics: list[dict[str, Any]]) -> Any:
                 each["delivered"],
                 _rate(each["deliveredPerSecond"]),
                 each["lag"],
-                _count_of_faults(each["deadLetters"]),
+                _faults(each["deadLetters"]),
             )
             for each in topics
         ),
@@ -332,13 +316,13 @@ def _topics(topics: list[dict[str, Any]]) -> Any:
 
 
 def _groups(groups: list[dict[str, Any]]) -> Any:
-    return make_table(
-        ("group", "of topic", ">members", ">lag", ">change", ">in flight"),
-        (
-            (each["group"], each["topic"], _members(each), each["lag"], _change(each["lagChange"]), each["inflight"])
-            for each in groups
-        ),
-    )
+    """A group nobody consumes while there is something to do stands out."""
+    rows = []
+    for each in groups:
+        members = _red(number(each["members"]), not each["members"] and each["lag"])
+        change = _change(each["lagChange"])
+        rows.append((each["group"], each["topic"], members, each["lag"], change, each["inflight"]))
+    return make_table(("group", "of topic", ">members", ">lag", ">change", ">in flight"), rows)
 
 
 def _rate(value: float | None) -> str:
@@ -351,13 +335,8 @@ def _red(text: str, when: object) -> Any:
     return Text(text, "red" if when else "")
 
 
-def _count_of_faults(count: int) -> Any:
+def _faults(count: int) -> Any:
     return _red(number(count), count)
-
-
-def _members(group: dict[str, Any]) -> Any:
-    """A group nobody consumes while there is something to do stands out."""
-    return _red(number(group["members"]), not group["members"] and group["lag"])
 
 
 def _change(value: int | None) -> Any:

@@ -8,14 +8,8 @@ from typing import Annotated
 
 import typer
 
-from mainspring.errors import MainspringError
+from mainspring.cli.support.output import CommandFailed
 from mainspring.guests import Guest, Limits, run_module
-
-
-class BadAttachment(MainspringError):
-    """What --attach names cannot be opened."""
-
-    code = "bad_attachment"
 
 
 def guest(
@@ -54,5 +48,5 @@ def _attach(hosted: Guest, name: str) -> None:
     try:
         descriptor = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise BadAttachment(f"cannot attach {name}: {error}", remedy="give a path that can be read") from error
+        raise CommandFailed(f"cannot attach {name}: {error}", remedy="give a path that can be read") from error
     hosted.adopt(descriptor)

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 import typer
 
-from mainspring.cli.support.messages import TIMEOUT_MS, AnyWire, WireOptions
-from mainspring.errors import MainspringError
+from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
+from mainspring.cli.support.output import CommandFailed
 from mainspring.json_text import JsonRefused, check_json
 from mainspring.kernel import CausationNode, draw_tree
 from mainspring.loop import MonotonicClock
@@ -30,12 +30,6 @@ from mainspring.message import MAX_DEPTH, compact
 BUILT_IN: Final = frozenset({"Syscall", "Timer", "Memory", "Event", "Bus", "Run", "Beat"})
 
 JsonOption = Annotated[bool, typer.Option("--json", help="The answer as it came: one JSON line.")]
-
-
-class BadData(MainspringError):
-    """What was given on the command line is not JSON."""
-
-    code = "bad_data"
 
 
 def send(
@@ -62,7 +56,7 @@ def send(
     try:
         check_json(text.encode(errors="surrogatepass"), "DATA", levels=MAX_DEPTH)
     except JsonRefused as error:
-        raise BadData(error.message, remedy='quote it for the shell: \'{"key": "/a"}\'') from None
+        raise CommandFailed(error.message, remedy='quote it for the shell: \'{"key": "/a"}\'') from None
     given = msgspec.Raw(compact(text.encode()))  # goes as it is: no number changes
     extra = {name: value for name, value in (("correlation", correlation), ("id", id)) if value is not None}
     with node.open(timeout_ms) as wire:
@@ -93,7 +87,7 @@ def describe(
             _show_type(described(wire, type), as_json)
 
 
-def described(wire: AnyWire, type: str) -> dict[str, Any]:
+def described(wire: Wire, type: str) -> dict[str, Any]:
     """What the node says about a type; of one it does not know, how a person finds those it does."""
     answer = wire.ask("query", "Syscall.Describe", {"name": type})
     if answer["kind"] == "error" and answer["data"]["code"] == 404:
@@ -101,7 +95,7 @@ def described(wire: AnyWire, type: str) -> dict[str, Any]:
     return answer
 
 
-def _show_types(wire: AnyWire, as_json: bool) -> None:
+def _show_types(wire: Wire, as_json: bool) -> None:
     for entry in sorted(listed(wire), key=lambda entry: entry["type"].partition(".")[0] in BUILT_IN):
         if as_json:
             typer.echo(json.dumps(entry))
@@ -192,7 +186,7 @@ def _write_out(text: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def listed(wire: AnyWire) -> Iterator[dict[str, Any]]:
+def listed(wire: Wire) -> Iterator[dict[str, Any]]:
     """Every type, page by page: all of them seldom fit one answer."""
     for page in itertools.count():
         answer = wire.ask("query", "Syscall.List", {"page": page})
@@ -203,7 +197,7 @@ def listed(wire: AnyWire) -> Iterator[dict[str, Any]]:
             return
 
 
-def _show_tools(wire: AnyWire, type: str | None) -> None:
+def _show_tools(wire: Wire, type: str | None) -> None:
     from mainspring.cli.program.mcp import tool_from
 
     found = []

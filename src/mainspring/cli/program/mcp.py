@@ -18,7 +18,7 @@ import msgspec
 import typer
 
 from mainspring.cli.program.kernel import listed
-from mainspring.cli.support.messages import TIMEOUT_MS, AnyWire, WireOptions
+from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
 
@@ -95,7 +95,7 @@ class RpcError(Exception):
 class Server:
     """Answers one request after the other. `connect` gives a new connection to the node."""
 
-    def __init__(self, connect: Callable[[], AnyWire], *, read_only: bool = False, only: tuple[str, ...] = ()) -> None:
+    def __init__(self, connect: Callable[[], Wire], *, read_only: bool = False, only: tuple[str, ...] = ()) -> None:
         self._connect = connect
         self._read_only = read_only
         self._only = only
@@ -149,7 +149,7 @@ class Server:
             "instructions": "Each tool is a message type of a Mainspring node; Syscall_Describe explains a type.",
         }
 
-    def _tools(self, wire: AnyWire) -> Iterator[Tool]:
+    def _tools(self, wire: Wire) -> Iterator[Tool]:
         for entry in listed(wire):
             if not self._offers(entry["type"], entry["kind"]):
                 continue

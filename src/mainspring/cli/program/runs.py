@@ -18,9 +18,8 @@ import typer
 from mainspring.cli.support.log_options import LogOptions, reading, stored
 from mainspring.cli.support.messages import WireOptions, data_of_reply
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption
+from mainspring.cli.support.output import CommandFailed, JsonOption
 from mainspring.client import NodeRefused
-from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
 from mainspring.log import Engine, Log
 from mainspring.runs import History, JournaledEffect, RunRecord, Runtime
@@ -35,12 +34,6 @@ app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a run.")]
 
 WIDEST_VALUE = 60
-
-
-class BadJournal(MainspringError):
-    """A file that holds no journal."""
-
-    code = "bad_journal"
 
 
 # -- reading
@@ -268,6 +261,6 @@ def _histories(paths: list[Path]) -> Iterator[History]:
                     if line.strip():
                         yield msgspec.json.decode(line, type=History)
             except (OSError, msgspec.MsgspecError) as error:
-                raise BadJournal(
+                raise CommandFailed(
                     f"{file} holds no journal: {error}", remedy="write it with `mainspring runs show ID --json`"
                 ) from None

@@ -14,14 +14,14 @@ import json
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, Self
 
 import msgspec
 import typer
 
 from mainspring.cli.support.options import TokenOption, UrlOption
+from mainspring.cli.support.output import CommandFailed
 from mainspring.cli.support.settings import load_all
-from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids
 from mainspring.settings import Loaded
@@ -30,18 +30,6 @@ from mainspring.unix_socket import is_listening, place_to_ask
 TIMEOUT_MS: Final = 30_000
 LONGEST_MS: Final = 600_000  # that a node keeps an HTTP request open
 _PATIENCE_MS: Final = 5_000  # beyond the request's own timeout, for a node that does not answer at all
-
-
-class NoNode(MainspringError):
-    """No node answers on the socket."""
-
-    code = "no_node"
-
-
-class OnlyOnTheSocket(MainspringError):
-    """What was asked for cannot be done at an address."""
-
-    code = "only_on_the_socket"
 
 
 class Wire:
@@ -57,7 +45,7 @@ class Wire:
         try:
             self._socket.connect(str(self.path))
         except OSError as error:
-            raise NoNode(
+            raise CommandFailed(
                 f"no node listens on {self.path}: {error.strerror or error}",
                 remedy="start one with `mainspring serve`, or say where it is with --socket or --url",
             ) from None
@@ -67,7 +55,7 @@ class Wire:
         self._lines.close()
         self._socket.close()
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -109,11 +97,11 @@ class Wire:
         answer = self.answer()
         return ident if answer["metadata"].get("causation") == ping else answer
 
-    def _silent(self) -> NoNode:
-        return NoNode("the node closed the connection without an answer", remedy="look at the node's log")
+    def _silent(self) -> CommandFailed:
+        return CommandFailed("the node closed the connection without an answer", remedy="look at the node's log")
 
 
-class HttpWire:
+class HttpWire(Wire):
     """The same at an address. It connects with the first question."""
 
     def __init__(self, url: str, token: str | None, timeout_ms: int = TIMEOUT_MS) -> None:
@@ -125,30 +113,18 @@ class HttpWire:
     def close(self) -> None:
         self._node.close()
 
-    def __enter__(self) -> HttpWire:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def ask(self, kind: str, type: str, data: Any, **metadata: Any) -> dict[str, Any]:
-        """The answer to a command or a query: its reply or its error."""
         if self._timeout_ms > LONGEST_MS:
-            raise OnlyOnTheSocket(
+            raise CommandFailed(
                 f"at an address the longest timeout is {LONGEST_MS} ms", remedy="give a shorter one, or use --socket"
             )
         return self._node.ask({"kind": kind, "type": type, "data": data, "timeout": self._timeout_ms, **metadata})
 
     def tell(self, type: str, data: Any, **metadata: Any) -> str | dict[str, Any]:
-        """An address takes no events of the kernel."""
-        del type, data, metadata
-        raise OnlyOnTheSocket(
+        raise CommandFailed(
             "an event of the kernel can be sent to a node's unix socket only, not to an address",
             remedy="on the node's machine use --socket; to put an event on a topic use `mainspring pub TOPIC DATA`",
         )
-
-
-AnyWire: TypeAlias = Wire | HttpWire
 
 
 @dataclass(frozen=True)
@@ -170,14 +146,7 @@ class WireOptions:
         if self.socket_path is not None and self.url is not None:
             raise typer.BadParameter("give either --socket or --url")
 
-    @property
-    def named(self) -> bool:
-        """Whether an option says which node."""
-        return self.socket_path is not None or self.url is not None
-
-    def open(
-        self, timeout_ms: int = TIMEOUT_MS, loaded: Loaded | None = None, *, owner_of_data: bool = False
-    ) -> AnyWire:
+    def open(self, timeout_ms: int = TIMEOUT_MS, loaded: Loaded | None = None, *, owner_of_data: bool = False) -> Wire:
         """A connection to the node; `loaded` are the settings in force.
 
         With `owner_of_data` no node will do that happens to have the usual address: without an option that names one,
@@ -194,7 +163,7 @@ class WireOptions:
         return HttpWire(self.url if self.url is not None else settings.bus_url, self.token, timeout_ms)
 
 
-def data_of_reply(wire: AnyWire, kind: str, type: str, data: dict[str, Any]) -> dict[str, Any]:
+def data_of_reply(wire: Wire, kind: str, type: str, data: dict[str, Any]) -> dict[str, Any]:
     """Ask with the members that are not None; an error of the node is raised."""
     answer = wire.ask(kind, type, {key: value for key, value in data.items() if value is not None})
     found: dict[str, Any] = answer["data"]

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from mainspring.cli.support.options import TokenOption, UrlOption
+from mainspring.cli.support.output import JsonOption
 from mainspring.cli.support.settings import load_all
-from mainspring.client import PATIENCE_S, NodeConnection, path
+from mainspring.client import PATIENCE_S, NodeConnection
 from mainspring.errors import MainspringError
 
 _TAB_PATIENCE_S: Final = 1.0
@@ -24,7 +25,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @dataclass(frozen=True)
-class NodeOptions:
+class NodeAddress:
     """Where the node is and who asks."""
 
     url: UrlOption = None
@@ -37,6 +38,13 @@ class NodeOptions:
     def connect(self, patience_s: float = PATIENCE_S) -> NodeConnection:
         """A connection to the node; nothing is sent yet."""
         return NodeConnection(self.address, self.token, patience_s=patience_s)
+
+
+@dataclass(frozen=True)
+class NodeOptions(NodeAddress):
+    """The same for a command that shows what the node answers, to people or as JSON."""
+
+    as_json: JsonOption = False
 
     def get(self, path: str, **params: str | int | None) -> Any:
         """The decoded answer to one GET."""
@@ -60,7 +68,7 @@ def confirm(question: str, yes: bool) -> None:
 
 def _offered(context: typer.Context, kind: str, **params: str | None) -> list[dict[str, Any]]:
     """The topics or groups that the node knows; none where it does not answer."""
-    at = NodeOptions(context.params.get("url"), context.params.get("token"))
+    at = NodeAddress(context.params.get("url"), context.params.get("token"))
     try:
         with at.connect(_TAB_PATIENCE_S) as connection:
             found: list[dict[str, Any]] = connection.get(f"/{kind}", **params)[kind]
@@ -82,12 +90,3 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topic)]
 GroupArgument = Annotated[str, typer.Argument(help="The group.", autocompletion=complete_group)]
-
-__all__ = [
-    "GroupArgument",
-    "NodeOptions",
-    "TopicArgument",
-    "YesOption",
-    "confirm",
-    "path",
-]

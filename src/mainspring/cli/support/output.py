@@ -12,15 +12,27 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import msgspec
 import typer
 
 from mainspring.cli.support.moments import clock_text
+from mainspring.errors import MainspringError
+
+if TYPE_CHECKING:
+    from mainspring.log import Progress
 
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs, one object per line.")]
 
+INTERRUPTED: Final = 130  # 128 + SIGINT, what a shell expects
 _CUT: Final = "\N{HORIZONTAL ELLIPSIS}"
+
+
+class CommandFailed(MainspringError):
+    """What a command was asked for cannot be done; message and remedy are for whoever typed it."""
+
+    code = "command_failed"
 
 
 def coloured() -> bool:
@@ -57,7 +69,8 @@ def say(text: str = "") -> None:
 
 
 def say_json(value: Any) -> None:
-    say(json.dumps(value, ensure_ascii=True, separators=(",", ":")))
+    """The value, which may hold structs, as one line of JSON."""
+    say(json.dumps(value, ensure_ascii=True, separators=(",", ":"), default=msgspec.to_builtins))
 
 
 def say_done(result: Any, as_json: bool, sentence: str) -> None:
@@ -97,13 +110,14 @@ def number(value: int | float) -> str:
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str = "nothing there") -> None:
     """A table without lines around it; columns that begin with `>` are right-aligned. Long cells wrap, none is lost."""
-    made = make_table(columns, rows)
-    if made.row_count == 0:
-        note(empty)
-        return
     from rich.console import Console
 
-    Console(highlight=False, soft_wrap=not sys.stdout.isatty(), **_wide()).print(made)
+    made = make_table(columns, rows)
+    piped = not sys.stdout.isatty()  # a pipe has no width: whoever greps a table wants each row on one line
+    if made.row_count == 0:
+        note(empty)
+    else:
+        Console(highlight=False, soft_wrap=piped, width=400 if piped else None).print(made)
 
 
 def listing(
@@ -112,7 +126,7 @@ def listing(
     columns: Sequence[str],
     cells: Callable[[dict[str, Any]], Sequence[Any]],
     *,
-    empty: str,
+    empty: str = "nothing there",
 ) -> None:
     """What was found: an object a line for programs, else a table with these cells of each."""
     if as_json:
@@ -142,12 +156,24 @@ def _cell(value: Any) -> str:
     return "" if value is None else safe(value)
 
 
-def _wide() -> dict[str, Any]:
-    """A pipe has no width: whoever greps a table wants each row on one line."""
-    return {} if sys.stdout.isatty() else {"width": 400}
+@contextmanager
+def progress(*, watched: bool = True) -> Iterator[Progress]:
+    """Bars on standard error when somebody watches it: `show(what, done, total)`, 0 for a total that is not known."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
 
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Bars(*columns, console=console, transient=True, disable=not (watched and console.is_terminal)) as bars:
+        tasks: dict[str, Any] = {}
 
-INTERRUPTED: Final = 130  # 128 + SIGINT, what a shell expects
+        def show(what: str, done: int, total: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=total or None)
+            bars.update(tasks[what], completed=done, total=total or None)
+
+        yield show
 
 
 @contextmanager
@@ -159,12 +185,8 @@ def clean_ending() -> Iterator[None]:
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        _discard_output()
+        # What is still buffered is for nobody; without this the interpreter would trip over it at exit.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
         raise typer.Exit(0) from None
-
-
-def _discard_output() -> None:
-    """What is still buffered is for nobody; without this the interpreter would trip over it at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
