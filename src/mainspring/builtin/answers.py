@@ -1,15 +1,18 @@
-"""What the built-in capabilities share: descriptions, the empty input, errors as answers, answers that fit a line."""
+"""What the built-in capabilities share: how their messages are declared, errors as answers, answers that fit a line."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Final
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final, Literal, TypeVar, get_type_hints
 
 import msgspec
 
 from mainspring.errors import MainspringError
-from mainspring.kernel import refusal
+from mainspring.kernel import Capability, Context, Handler, refusal
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 ANSWER_BYTES: Final = 13_000  # of a line of 16384: the rest is envelope
 
@@ -23,13 +26,53 @@ def about(text: str) -> msgspec.Meta:
     return msgspec.Meta(description=text)
 
 
-@contextmanager
-def errors_as_answers() -> Iterator[None]:
-    """Errors of the part that a handler asks become refusals, with the status of their code."""
-    try:
-        yield
-    except MainspringError as error:
-        raise refusal(error) from None
+class Messages:
+    """The messages of one built-in capability, each declared by the function that answers it.
+
+    A function takes the part of the node that it asks, then `ctx` if it needs the context, then the members of the
+    message's data. Errors of that part become refusals, with the status of their code.
+    """
+
+    def __init__(self, capability: str, description: str) -> None:
+        self._capability = Capability(capability, description)
+        self._declared: list[Handler] = []
+
+    def __call__(self, kind: Literal["command", "query"], type: str, input: str = "") -> Callable[[F], F]:
+        """Declare a message; `input` names the schema of its data, if that has members."""
+
+        def declare(function: F) -> F:
+            hints = get_type_hints(function, include_extras=True)
+            members = [
+                (name, hints[name], msgspec.NODEFAULT if each.default is each.empty else each.default)
+                for name, each in list(inspect.signature(function).parameters.items())[1:]
+                if name != "ctx"
+            ]
+            data = msgspec.defstruct(input, members) if members else Empty
+            self._declared.append(Handler(kind, type, function, inspect.getdoc(function) or "", data, hints["return"]))
+            return function
+
+        return declare
+
+    def of(self, part: Any) -> Capability:
+        """The capability of a node with this part."""
+        handlers = [replace(each, function=_answering(each.function, part)) for each in self._declared]
+        return replace(self._capability, handlers=handlers)
+
+
+def _answering(function: Callable[..., Any], part: Any) -> Callable[[Any, Any], Any]:
+    takes_context = "ctx" in inspect.signature(function).parameters
+
+    async def answer(data: Any, ctx: Context) -> Any:
+        members = msgspec.structs.asdict(data)
+        if takes_context:
+            members["ctx"] = ctx
+        try:
+            result = function(part, **members)
+            return await result if inspect.isawaitable(result) else result
+        except MainspringError as error:
+            raise refusal(error) from None
+
+    return answer
 
 
 def fitting(items: list[Any], most_bytes: int = ANSWER_BYTES) -> list[Any]:

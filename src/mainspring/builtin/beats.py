@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from mainspring.beats import BeatReport, Heartbeat
-from mainspring.builtin.answers import Empty, about, errors_as_answers
-from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
+from mainspring.builtin.answers import Messages, about
+from mainspring.kernel import Capability, Context, Fail, Kernel
 
 _LEADER_TIMEOUT_MS: Final = 30_000  # for the node that leads the line, when the message names no timeout
 
 
-class BeatSignal(msgspec.Struct):
-    signal: Annotated[str | None, about("What is asked for: a path like /signals/image.")] = None
-    target: Annotated[str | None, about("Where: a path; only names bound to it run.")] = None
-    beat: Annotated[int | None, about("A later beat than the next one.")] = None
+message: Final = Messages("Beat", "Signals, beats and the state they make.")
 
 
 class BeatQueued(msgspec.Struct):
     beat: Annotated[int, about("The beat the signal lands in.")]
-
-
-class BeatRun(msgspec.Struct):
-    beats: Annotated[int, msgspec.Meta(ge=1, le=1000, description="How many beats to run, one after the other.")] = 1
 
 
 class BeatRunResult(msgspec.Struct):
@@ -34,18 +28,8 @@ class BeatRunResult(msgspec.Struct):
     diagnostics: Annotated[list[dict[str, Any]], about("What a person should know, in order.")]
 
 
-class BeatRead(msgspec.Struct):
-    path: Annotated[str, about("A path of the state, of /rt/beat/<N>, /rt/dead/<N> or /cas/<sha256>.")]
-    at: Annotated[int | None, about("As enzymes of this beat read it; without it, now.")] = None
-
-
 class BeatValue(msgspec.Struct):
     value: Annotated[Any, about("The value; null where there is none.")]
-
-
-class BeatFork(msgspec.Struct):
-    at: Annotated[int, msgspec.Meta(ge=0, description="The last beat both lines share.")]
-    name: Annotated[str, about("Name of the new line.")]
 
 
 class BeatForked(msgspec.Struct):
@@ -62,81 +46,89 @@ class BeatStatus(msgspec.Struct):
 
 def beat_capability(heartbeat: Heartbeat, kernel: Kernel | None = None) -> Capability:
     """The capability `Beat` of a node with this heartbeat; a kernel has the signals in its causation tree."""
+    return message.of(_Beats(heartbeat, kernel))
 
-    async def signal(data: BeatSignal, ctx: Context) -> BeatQueued:
+
+@dataclass(frozen=True, slots=True)
+class _Beats:
+    heartbeat: Heartbeat
+    kernel: Kernel | None
+
+    @message("command", "Beat.Signal", "BeatSignal")
+    async def give_signal(
+        self,
+        ctx: Context,
+        signal: Annotated[str | None, about("What is asked for: a path like /signals/image.")] = None,
+        target: Annotated[str | None, about("Where: a path; only names bound to it run.")] = None,
+        beat: Annotated[int | None, about("A later beat than the next one.")] = None,
+    ) -> BeatQueued:
         """Queue a signal for the next beat or a later one. It is durable when the answer comes."""
-        with errors_as_answers():
-            lands = heartbeat.signal(data.signal, data.target, data.beat)
-            await heartbeat.aflush()
-        if kernel is not None:
-            _note(kernel, ctx, lands, data)
+        lands = self.heartbeat.signal(signal, target, beat)
+        await self.heartbeat.aflush()
+        if self.kernel is not None:  # the signal is part of the causation tree, below the command that gave it
+            cause = ctx.message.metadata
+            place = f"beat/{lands}{signal or ''}{f'@{target}' if target else ''}"
+            self.kernel.note("beat", "signal", place, causation=cause.id, correlation=cause.correlation)
         return BeatQueued(lands)
 
-    async def run(data: BeatRun, ctx: Context) -> BeatRunResult:
+    @message("command", "Beat.Run", "BeatRun")
+    async def run(
+        self,
+        ctx: Context,
+        beats: Annotated[
+            int, msgspec.Meta(ge=1, le=1000, description="How many beats to run, one after the other.")
+        ] = 1,
+    ) -> BeatRunResult:
         """Run beats now, whatever drives them otherwise; on the node that leads the line, where several share it."""
-        if not heartbeat.leads and kernel is not None:
-            return await _run_on_leader(kernel, heartbeat, data, ctx)
-        with errors_as_answers():
-            reports = [await heartbeat.abeat() for _ in range(data.beats)]
-        return _summary(reports)
+        heartbeat = self.heartbeat
+        if heartbeat.leads or self.kernel is None:
+            return _summary([await heartbeat.abeat() for _ in range(beats)])
+        if heartbeat.leader is None:
+            raise Fail(503, "no node leads the line of beats now", remedy="try again in a moment")
+        timeout_ms, data = ctx.message.metadata.timeout or _LEADER_TIMEOUT_MS, {"beats": beats}
+        answer = await self.kernel.ask_node(heartbeat.leader, "command", "Beat.Run", data, timeout_ms=timeout_ms)
+        return msgspec.convert(answer, BeatRunResult)
 
-    async def read(data: BeatRead, ctx: Context) -> BeatValue:
+    @message("query", "Beat.Read", "BeatRead")
+    async def read(
+        self,
+        path: Annotated[str, about("A path of the state, of /rt/beat/<N>, /rt/dead/<N> or /cas/<sha256>.")],
+        at: Annotated[int | None, about("As enzymes of this beat read it; without it, now.")] = None,
+    ) -> BeatValue:
         """Read the committed state, now or as of a beat."""
-        with errors_as_answers():
-            return BeatValue(await heartbeat.aread(data.path, data.at))
+        return BeatValue(await self.heartbeat.aread(path, at))
 
-    async def pause(data: Empty, ctx: Context) -> BeatStatus:
+    @message("command", "Beat.Pause")
+    async def pause(self) -> BeatStatus:
         """Let signals wait from the next beat on."""
-        heartbeat.pause()
-        return await flushed(paused=True)
+        self.heartbeat.pause()
+        await self.heartbeat.aflush()  # durable; where several nodes share a line, its leader is about to do it
+        return self._status(paused=True)
 
-    async def resume(data: Empty, ctx: Context) -> BeatStatus:
+    @message("command", "Beat.Resume")
+    async def resume(self) -> BeatStatus:
         """Work on waiting signals again."""
-        heartbeat.resume()
-        return await flushed(paused=False)
+        self.heartbeat.resume()
+        await self.heartbeat.aflush()
+        return self._status(paused=False)
 
-    async def flushed(*, paused: bool) -> BeatStatus:
-        """The request is durable; where several nodes share a line, its leader is about to do it."""
-        with errors_as_answers():
-            await heartbeat.aflush()
-        return BeatStatus(heartbeat.next_beat, heartbeat.digest, paused, heartbeat.waiting)
-
-    async def standing(data: Empty, ctx: Context) -> BeatStatus:
-        """Where the line of beats stands, as far as this node knows."""
-        return BeatStatus(heartbeat.next_beat, heartbeat.digest, heartbeat.paused, heartbeat.waiting)
-
-    async def fork(data: BeatFork, ctx: Context) -> BeatForked:
+    @message("command", "Beat.Fork", "BeatFork")
+    async def fork(
+        self,
+        at: Annotated[int, msgspec.Meta(ge=0, description="The last beat both lines share.")],
+        name: Annotated[str, about("Name of the new line.")],
+    ) -> BeatForked:
         """Start a new line after an old beat; this one goes on as it is."""
-        with errors_as_answers():
-            await heartbeat.afork(data.at, data.name)
-        return BeatForked(data.name, data.at + 1)
+        await self.heartbeat.afork(at, name)
+        return BeatForked(name, at + 1)
 
-    handlers = [
-        handler_from("command", "Beat.Signal", signal),
-        handler_from("command", "Beat.Run", run),
-        handler_from("query", "Beat.Read", read),
-        handler_from("command", "Beat.Pause", pause),
-        handler_from("command", "Beat.Resume", resume),
-        handler_from("command", "Beat.Fork", fork),
-        handler_from("query", "Beat.Standing", standing),
-    ]
-    return Capability(id="Beat", description="Signals, beats and the state they make.", handlers=handlers)
+    @message("query", "Beat.Standing")
+    async def standing(self) -> BeatStatus:
+        """Where the line of beats stands, as far as this node knows."""
+        return self._status(paused=self.heartbeat.paused)
 
-
-async def _run_on_leader(kernel: Kernel, heartbeat: Heartbeat, data: BeatRun, ctx: Context) -> BeatRunResult:
-    leader = heartbeat.leader
-    if leader is None:
-        raise Fail(503, "no node leads the line of beats now", remedy="try again in a moment")
-    timeout_ms = ctx.message.metadata.timeout or _LEADER_TIMEOUT_MS
-    answer = await kernel.ask_node(leader, "command", "Beat.Run", data, timeout_ms=timeout_ms)
-    return msgspec.convert(answer, BeatRunResult)
-
-
-def _note(kernel: Kernel, ctx: Context, beat: int, data: BeatSignal) -> None:
-    """The signal is part of the causation tree, below the command that gave it."""
-    cause = ctx.message.metadata
-    place = f"beat/{beat}{data.signal or ''}{f'@{data.target}' if data.target else ''}"
-    kernel.note("beat", "signal", place, causation=cause.id, correlation=cause.correlation)
+    def _status(self, *, paused: bool) -> BeatStatus:
+        return BeatStatus(self.heartbeat.next_beat, self.heartbeat.digest, paused, self.heartbeat.waiting)
 
 
 def _summary(reports: list[BeatReport]) -> BeatRunResult:

@@ -6,29 +6,26 @@ Answers fit one line: where there is more, they say where to go on.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from mainspring.builtin.answers import Empty, about, errors_as_answers, fitting
+from mainspring.builtin.answers import Messages, about, fitting
 from mainspring.bus import Bus, GroupInfo, PartitionOffsets, Schedule, Start, Stats
 from mainspring.bus.topics import topic_data
-from mainspring.kernel import Capability, Context, Fail, Handler, handler_from
+from mainspring.kernel import Capability, Context, Fail
 from mainspring.log import StoredEvent
 from mainspring.message import NULL
 from mainspring.telemetry import causation_headers
 
+message: Final = Messages("Bus", "Durable topics, events and groups.")
+
 Topic = Annotated[str, about("The topic's name.")]
+OriginalTopic = Annotated[str, about("The original topic.")]
 GroupName = Annotated[str, about("The group's name.")]
-
-
-class PublishRequest(msgspec.Struct):
-    topic: Topic
-    payload: Annotated[msgspec.Raw, about("Any JSON value.")]
-    key: Annotated[str | None, about("Events of one key stay in order.")] = None
-    headers: Annotated[dict[str, str] | None, about("Text by name, stored with the event.")] = None
-    id: Annotated[str | None, about("The same id within the dedupe window is stored once.")] = None
-    delayMs: Annotated[int, msgspec.Meta(ge=0, description="Publish it so many milliseconds later.")] = 0
+After = Annotated[str, about("Only names greater than this: the next page.")]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=1_000, description="How many at most.")]
+More = Annotated[bool, about("Whether there are more after the last one.")]
 
 
 class PublishResult(msgspec.Struct, omit_defaults=True):
@@ -37,13 +34,6 @@ class PublishResult(msgspec.Struct, omit_defaults=True):
     offset: Annotated[int, about("0 for a delayed event: it gets its place when it is due.")]
     id: str
     duplicate: bool = False
-
-
-class ReadRequest(msgspec.Struct):
-    topic: Topic
-    partition: Annotated[int, msgspec.Meta(ge=0, description="From 0.")] = 0
-    offset: Annotated[int, msgspec.Meta(ge=0, description="Where to begin; 0 and 1 are the beginning.")] = 1
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000, description="How many at most.")] = 20
 
 
 class EventView(msgspec.Struct, omit_defaults=True):
@@ -61,18 +51,9 @@ class ReadResult(msgspec.Struct):
     next: Annotated[int, about("Where to go on.")]
 
 
-class NamesRequest(msgspec.Struct):
-    after: Annotated[str, about("Only names greater than this: the next page.")] = ""
-
-
 class TopicsResult(msgspec.Struct):
     topics: Annotated[list[dict[str, Any]], about("The settings of each topic, by name.")]
-    more: Annotated[bool, about("Whether there are more after the last one.")]
-
-
-class CreateTopicRequest(msgspec.Struct):
-    topic: Topic
-    settings: Annotated[dict[str, Any], about("partitions, retentionMs, maxAttempts, compact, ...")] = {}
+    more: More
 
 
 class CreateTopicResult(msgspec.Struct):
@@ -80,62 +61,21 @@ class CreateTopicResult(msgspec.Struct):
     created: Annotated[bool, about("False when it existed and was changed.")]
 
 
-class OffsetsRequest(msgspec.Struct):
-    topic: Topic
-
-
 class OffsetsResult(msgspec.Struct):
     partitions: list[PartitionOffsets]
-
-
-class GroupsRequest(msgspec.Struct):
-    topic: Annotated[str | None, about("Of this topic only; without it, of all.")] = None
 
 
 class GroupsResult(msgspec.Struct):
     groups: list[GroupInfo]
 
 
-class SeekRequest(msgspec.Struct):
-    topic: Topic
-    group: GroupName
-    kind: Annotated[Literal["latest", "offset", "timestamp"], about("What `value` is.")]
-    value: Annotated[int | None, about("An offset, or epoch ms.")] = None
-    partition: Annotated[int | None, about("Only this one; without it, all.")] = None
-
-
-class DeleteGroupRequest(msgspec.Struct):
-    topic: Topic
-    group: GroupName
-
-
-class DeadLettersRequest(msgspec.Struct):
-    topic: Annotated[str, about("The original topic.")]
-    offset: Annotated[int, msgspec.Meta(ge=0, description="Where to begin in its dead letters.")] = 0
-    limit: Annotated[int, msgspec.Meta(ge=1, le=1_000, description="How many at most.")] = 20
-
-
 class DeadLettersResult(msgspec.Struct):
     letters: Annotated[list[Any], about("Where each came from, how often it was tried, and why it died.")]
-    more: Annotated[bool, about("Whether there are more after the last one.")]
-
-
-class RedriveRequest(msgspec.Struct):
-    topic: Annotated[str, about("The original topic.")]
-    offsets: Annotated[list[int] | None, about("Offsets of dead letters; without them, all.")] = None
+    more: More
 
 
 class RedriveCount(msgspec.Struct):
     count: int
-
-
-class ScheduleRequest(msgspec.Struct):
-    name: Annotated[str, about("A schedule of this name is replaced.")]
-    topic: Topic
-    payload: Annotated[msgspec.Raw, about("Any JSON value, published each time.")] = NULL
-    every: Annotated[int | None, about("Milliseconds between two events.")] = None
-    cron: Annotated[str | None, about("Minute, hour, day of month, month, day of week, in UTC.")] = None
-    key: Annotated[str | None, about("The key of its events.")] = None
 
 
 class ScheduleResult(msgspec.Struct):
@@ -147,154 +87,158 @@ class SchedulesResult(msgspec.Struct):
     schedules: list[Schedule]
 
 
-class UnscheduleRequest(msgspec.Struct):
-    name: Annotated[str, about("The schedule's name.")]
-
-
 class DoneResult(msgspec.Struct):
     done: bool = True
 
 
 def bus_capability(bus: Bus) -> Capability:
     """The capability `Bus` of a node with this bus."""
-    return Capability(
-        id="Bus",
-        description="Durable topics, events and groups.",
-        handlers=[*_events(bus), *_topics(bus), *_groups(bus), *_schedules(bus)],
-    )
+    return message.of(_BusMessages(bus))
 
 
-def _events(bus: Bus) -> list[Handler]:
-    async def publish(data: PublishRequest, ctx: Context) -> PublishResult:
+class _BusMessages:
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+
+    # --- events
+
+    @message("command", "Bus.Publish", "PublishRequest")
+    async def publish(
+        self,
+        ctx: Context,
+        topic: Topic,
+        payload: Annotated[msgspec.Raw, about("Any JSON value.")],
+        key: Annotated[str | None, about("Events of one key stay in order.")] = None,
+        headers: Annotated[dict[str, str] | None, about("Text by name, stored with the event.")] = None,
+        id: Annotated[str | None, about("The same id within the dedupe window is stored once.")] = None,
+        delayMs: Annotated[int, msgspec.Meta(ge=0, description="Publish it so many milliseconds later.")] = 0,
+    ) -> PublishResult:
         """Store an event in a topic. It is durable when the answer comes."""
         cause = ctx.message.metadata
-        headers = {**causation_headers(cause.id, cause.correlation), **(data.headers or {})}
-        with errors_as_answers():
-            stored = await bus.publish(
-                data.topic,
-                bytes(data.payload),
-                key=data.key,
-                headers=headers,
-                id=data.id,
-                delay_ms=data.delayMs,
-            )
+        headers = {**causation_headers(cause.id, cause.correlation), **(headers or {})}
+        stored = await self._bus.publish(topic, bytes(payload), key=key, headers=headers, id=id, delay_ms=delayMs)
         return PublishResult(stored.topic, stored.partition, stored.offset, stored.id, stored.duplicate)
 
-    async def read(data: ReadRequest, ctx: Context) -> ReadResult:
+    @message("query", "Bus.Read", "ReadRequest")
+    async def read(
+        self,
+        topic: Topic,
+        partition: Annotated[int, msgspec.Meta(ge=0, description="From 0.")] = 0,
+        offset: Annotated[int, msgspec.Meta(ge=0, description="Where to begin; 0 and 1 are the beginning.")] = 1,
+        limit: Limit = 20,
+    ) -> ReadResult:
         """Read stored events of one partition in order."""
-        with errors_as_answers():
-            events = await bus.read(data.topic, data.partition, data.offset, data.limit)
+        events = await self._bus.read(topic, partition, offset, limit)
         shown = fitting([_event(event) for event in events])
         if events and not shown:
             raise Fail(413, f"the event at offset {events[0].offset} does not fit one line", remedy="read it over HTTP")
-        return ReadResult(shown, shown[-1].offset + 1 if shown else max(1, data.offset))
+        return ReadResult(shown, shown[-1].offset + 1 if shown else max(1, offset))
 
-    async def dead_letters(data: DeadLettersRequest, ctx: Context) -> DeadLettersResult:
+    @message("query", "Bus.DeadLetters", "DeadLettersRequest")
+    async def dead_letters(
+        self,
+        topic: OriginalTopic,
+        offset: Annotated[int, msgspec.Meta(ge=0, description="Where to begin in its dead letters.")] = 0,
+        limit: Limit = 20,
+    ) -> DeadLettersResult:
         """Events of a topic that a group gave up, and why."""
-        with errors_as_answers():
-            letters = await bus.dead_letters.page(data.topic, offset=data.offset, limit=data.limit)
+        letters = await self._bus.dead_letters.page(topic, offset=offset, limit=limit)
         shown = fitting([msgspec.structs.asdict(letter) for letter in letters])
-        return DeadLettersResult(shown, len(shown) < len(letters) or len(letters) == data.limit)
+        return DeadLettersResult(shown, len(shown) < len(letters) or len(letters) == limit)
 
-    async def redrive(data: RedriveRequest, ctx: Context) -> RedriveCount:
+    @message("command", "Bus.Redrive", "RedriveRequest")
+    async def redrive(
+        self,
+        topic: OriginalTopic,
+        offsets: Annotated[list[int] | None, about("Offsets of dead letters; without them, all.")] = None,
+    ) -> RedriveCount:
         """Publish dead letters to their topic again."""
-        with errors_as_answers():
-            return RedriveCount(len(await bus.dead_letters.redrive(data.topic, data.offsets)))
+        return RedriveCount(len(await self._bus.dead_letters.redrive(topic, offsets)))
 
-    return [
-        handler_from("command", "Bus.Publish", publish),
-        handler_from("query", "Bus.Read", read),
-        handler_from("query", "Bus.DeadLetters", dead_letters),
-        handler_from("command", "Bus.Redrive", redrive),
-    ]
+    # --- topics
 
-
-def _topics(bus: Bus) -> list[Handler]:
-    def topics(data: NamesRequest, ctx: Context) -> TopicsResult:
+    @message("query", "Bus.Topics", "NamesRequest")
+    def topics(self, after: After = "") -> TopicsResult:
         """Every topic and its settings, by name."""
-        configs = [config for config in bus.topics.configs() if config.topic > data.after]
+        configs = [config for config in self._bus.topics.configs() if config.topic > after]
         shown = fitting([topic_data(config) for config in configs])
         return TopicsResult(shown, len(shown) < len(configs))
 
-    async def create(data: CreateTopicRequest, ctx: Context) -> CreateTopicResult:
+    @message("command", "Bus.CreateTopic", "CreateTopicRequest")
+    async def create_topic(
+        self,
+        topic: Topic,
+        settings: Annotated[dict[str, Any], about("partitions, retentionMs, maxAttempts, compact, ...")] = {},  # noqa: B006
+    ) -> CreateTopicResult:
         """Create a topic, or change its settings; what is not mentioned stays."""
-        with errors_as_answers():
-            wanted = msgspec.json.encode({**data.settings, "topic": data.topic})
-            change = await bus.put_topic(bus.topics.settings_after(wanted))
+        wanted = msgspec.json.encode({**settings, "topic": topic})
+        change = await self._bus.put_topic(self._bus.topics.settings_after(wanted))
         return CreateTopicResult(topic_data(change.config), change.created)
 
-    async def offsets(data: OffsetsRequest, ctx: Context) -> OffsetsResult:
+    @message("query", "Bus.Offsets", "OffsetsRequest")
+    async def offsets(self, topic: Topic) -> OffsetsResult:
         """First and last offset of each partition, and where its groups stand."""
-        with errors_as_answers():
-            return OffsetsResult(fitting(await bus.groups.offsets(data.topic)))
+        return OffsetsResult(fitting(await self._bus.groups.offsets(topic)))
 
-    def stats(data: Empty, ctx: Context) -> Stats:
+    @message("query", "Bus.Stats")
+    def stats(self) -> Stats:
         """Counters since the node started, and gauges of now."""
-        return bus.stats()
+        return self._bus.stats()
 
-    return [
-        handler_from("query", "Bus.Topics", topics),
-        handler_from("command", "Bus.CreateTopic", create),
-        handler_from("query", "Bus.Offsets", offsets),
-        handler_from("query", "Bus.Stats", stats),
-    ]
+    # --- groups
 
-
-def _groups(bus: Bus) -> list[Handler]:
-    def groups(data: GroupsRequest, ctx: Context) -> GroupsResult:
+    @message("query", "Bus.Groups", "GroupsRequest")
+    def groups(
+        self, topic: Annotated[str | None, about("Of this topic only; without it, of all.")] = None
+    ) -> GroupsResult:
         """Groups with their members, positions and lag."""
-        with errors_as_answers():
-            return GroupsResult(fitting(bus.groups.infos(data.topic)))
+        return GroupsResult(fitting(self._bus.groups.infos(topic)))
 
-    async def seek(data: SeekRequest, ctx: Context) -> GroupInfo:
+    @message("command", "Bus.Seek", "SeekRequest")
+    async def seek(
+        self,
+        topic: Topic,
+        group: GroupName,
+        kind: Annotated[Literal["latest", "offset", "timestamp"], about("What `value` is.")],
+        value: Annotated[int | None, about("An offset, or epoch ms.")] = None,
+        partition: Annotated[int | None, about("Only this one; without it, all.")] = None,
+    ) -> GroupInfo:
         """Move a group; events it skips count as settled, events before come again."""
-        with errors_as_answers():
-            return await bus.groups.seek(data.topic, data.group, Start(data.kind, data.value), partition=data.partition)
+        return await self._bus.groups.seek(topic, group, Start(kind, value), partition=partition)
 
-    async def delete(data: DeleteGroupRequest, ctx: Context) -> DoneResult:
+    @message("command", "Bus.DeleteGroup", "DeleteGroupRequest")
+    async def delete_group(self, topic: Topic, group: GroupName) -> DoneResult:
         """Forget a group that has no members."""
-        with errors_as_answers():
-            await bus.groups.delete(data.topic, data.group)
+        await self._bus.groups.delete(topic, group)
         return DoneResult()
 
-    return [
-        handler_from("query", "Bus.Groups", groups),
-        handler_from("command", "Bus.Seek", seek),
-        handler_from("command", "Bus.DeleteGroup", delete),
-    ]
+    # --- schedules
 
-
-def _schedules(bus: Bus) -> list[Handler]:
-    async def schedule(data: ScheduleRequest, ctx: Context) -> ScheduleResult:
+    @message("command", "Bus.Schedule", "ScheduleRequest")
+    async def schedule(
+        self,
+        name: Annotated[str, about("A schedule of this name is replaced.")],
+        topic: Topic,
+        payload: Annotated[msgspec.Raw, about("Any JSON value, published each time.")] = NULL,
+        every: Annotated[int | None, about("Milliseconds between two events.")] = None,
+        cron: Annotated[str | None, about("Minute, hour, day of month, month, day of week, in UTC.")] = None,
+        key: Annotated[str | None, about("The key of its events.")] = None,
+    ) -> ScheduleResult:
         """Publish an event again and again: `every` so many milliseconds, or as `cron` says."""
-        with errors_as_answers():
-            put = await bus.put_schedule(
-                Schedule(
-                    name=data.name,
-                    topic=data.topic,
-                    payload=data.payload.copy(),
-                    every=data.every,
-                    cron=data.cron,
-                    key=data.key,
-                )
-            )
+        wanted = Schedule(name=name, topic=topic, payload=payload.copy(), every=every, cron=cron, key=key)
+        put = await self._bus.put_schedule(wanted)
         return ScheduleResult(put.name, put.next_ms)
 
-    async def unschedule(data: UnscheduleRequest, ctx: Context) -> DoneResult:
+    @message("command", "Bus.Unschedule", "UnscheduleRequest")
+    async def unschedule(self, name: Annotated[str, about("The schedule's name.")]) -> DoneResult:
         """End a schedule."""
-        with errors_as_answers():
-            await bus.schedules.delete(data.name)
+        await self._bus.schedules.delete(name)
         return DoneResult()
 
-    def schedules(data: NamesRequest, ctx: Context) -> SchedulesResult:
+    @message("query", "Bus.Schedules", "NamesRequest")
+    def schedules(self, after: After = "") -> SchedulesResult:
         """Schedules by name, and when each fires next."""
-        return SchedulesResult(fitting([each for each in bus.schedules.all() if each.name > data.after]))
-
-    return [
-        handler_from("command", "Bus.Schedule", schedule),
-        handler_from("command", "Bus.Unschedule", unschedule),
-        handler_from("query", "Bus.Schedules", schedules),
-    ]
+        return SchedulesResult(fitting([each for each in self._bus.schedules.all() if each.name > after]))
 
 
 def _event(event: StoredEvent) -> EventView:

@@ -16,8 +16,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from mainspring.builtin.answers import about
-from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
+from mainspring.builtin.answers import Messages, about
+from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.log import Change, Log
 
 MAX_PATTERNS: Final = 256
@@ -26,12 +26,7 @@ _PATTERN: Final = re.compile(r"\*|(\*|[A-Z][a-zA-Z0-9]*)\.(\*|[A-Z][a-zA-Z0-9]*)
 Types = Annotated[list[str], about('Event types, like Stock.Changed, "Stock.*" or "*".')]
 
 
-class SubscribeRequest(msgspec.Struct):
-    types: Annotated[Types, msgspec.Meta(min_length=1, max_length=MAX_PATTERNS)]
-
-
-class UnsubscribeRequest(msgspec.Struct):
-    types: Types = []
+message: Final = Messages("Event", "Events streamed to a connection.")
 
 
 class SubscribedTypes(msgspec.Struct):
@@ -40,38 +35,44 @@ class SubscribedTypes(msgspec.Struct):
 
 def event_capability(kernel: Kernel) -> Capability:
     """The capability `Event` of this kernel."""
+    return message.of(kernel)
 
-    def subscribe(data: SubscribeRequest, ctx: Context) -> SubscribedTypes:
-        """Stream events of these types on this connection."""
-        _check(data.types)
-        wanted = list(dict.fromkeys([*_patterns_of(ctx), *data.types]))
-        if len(wanted) > MAX_PATTERNS:
-            raise Fail(422, f"Schema validation failed: data.types: at most {MAX_PATTERNS} patterns per connection")
-        return _set_patterns(ctx, wanted)
 
-    def unsubscribe(data: UnsubscribeRequest, ctx: Context) -> SubscribedTypes:
-        """Stop streaming these types; without types, all of them."""
-        _check(data.types)
-        left = [each for each in _patterns_of(ctx) if data.types and each not in data.types]
-        return _set_patterns(ctx, left)
+@message("command", "Event.Subscribe", "SubscribeRequest")
+def subscribe(
+    kernel: Kernel,
+    ctx: Context,
+    types: Annotated[Types, msgspec.Meta(min_length=1, max_length=MAX_PATTERNS)],
+) -> SubscribedTypes:
+    """Stream events of these types on this connection."""
+    wanted = list(dict.fromkeys([*_patterns_of(kernel, ctx, types), *types]))
+    if len(wanted) > MAX_PATTERNS:
+        raise Fail(422, f"Schema validation failed: data.types: at most {MAX_PATTERNS} patterns per connection")
+    return _set_patterns(kernel, ctx, wanted)
 
-    def _patterns_of(ctx: Context) -> list[str]:
-        if not hasattr(ctx.origin, "stream"):
-            raise Fail(409, "events are streamed on a connection", remedy="inside a program use kernel.observe")
-        return getattr(kernel.streams.get(ctx.origin), "patterns", [])
 
-    def _set_patterns(ctx: Context, patterns: list[str]) -> SubscribedTypes:
-        if patterns and not ctx.origin.gone:
-            kernel.streams[ctx.origin] = TypePatterns(patterns)
-        else:
-            kernel.streams.pop(ctx.origin, None)
-        return SubscribedTypes(patterns)
+@message("command", "Event.Unsubscribe", "UnsubscribeRequest")
+def unsubscribe(kernel: Kernel, ctx: Context, types: Types = []) -> SubscribedTypes:  # noqa: B006
+    """Stop streaming these types; without types, all of them."""
+    left = [each for each in _patterns_of(kernel, ctx, types) if types and each not in types]
+    return _set_patterns(kernel, ctx, left)
 
-    handlers = [
-        handler_from("command", "Event.Subscribe", subscribe),
-        handler_from("command", "Event.Unsubscribe", unsubscribe),
-    ]
-    return Capability(id="Event", description="Events streamed to a connection.", handlers=handlers)
+
+def _patterns_of(kernel: Kernel, ctx: Context, given: list[str]) -> list[str]:
+    """What the connection gets now, if it is one and the given types are patterns."""
+    if not all(_PATTERN.fullmatch(pattern) for pattern in given):
+        raise Fail(422, 'Schema validation failed: data.types: a type, "Segment.*", "*.Name" or "*"')
+    if not hasattr(ctx.origin, "stream"):
+        raise Fail(409, "events are streamed on a connection", remedy="inside a program use kernel.observe")
+    return getattr(kernel.streams.get(ctx.origin), "patterns", [])
+
+
+def _set_patterns(kernel: Kernel, ctx: Context, patterns: list[str]) -> SubscribedTypes:
+    if patterns and not ctx.origin.gone:
+        kernel.streams[ctx.origin] = TypePatterns(patterns)
+    else:
+        kernel.streams.pop(ctx.origin, None)
+    return SubscribedTypes(patterns)
 
 
 def on_remote_change(kernel: Kernel, log: Log | None, callback: Callable[[Change], object]) -> None:
@@ -101,8 +102,3 @@ class TypePatterns:
 
     def __call__(self, type: str) -> bool:
         return any(test(type) for test in self._tests)
-
-
-def _check(patterns: list[str]) -> None:
-    if not all(_PATTERN.fullmatch(pattern) for pattern in patterns):
-        raise Fail(422, 'Schema validation failed: data.types: a type, "Segment.*", "*.Name" or "*"')

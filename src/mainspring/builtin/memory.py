@@ -12,10 +12,10 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mainspring.builtin.answers import about
+from mainspring.builtin.answers import Messages, about
 from mainspring.builtin.events import on_remote_change
 from mainspring.errors import MainspringError
-from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
+from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.log import ABSENT, Batch, Change, InDoubt, Log
 
 SPACE: Final = "memory"
@@ -23,28 +23,13 @@ MAX_VALUE_BYTES: Final = 65_536
 SEALED: Final = "pwenc:v1:"
 VAULT: Final = "/vault/"
 
+message: Final = Messages("Memory", "Values under paths.")
+
 Key = Annotated[str, about("A path that starts with /, like /orders/17.")]
-
-
-class SetValueRequest(msgspec.Struct):
-    key: Key
-    value: Annotated[Any, about("Any JSON value; under /vault/ a sealed text.")]
-
-
-class GetValueRequest(msgspec.Struct):
-    key: Key
 
 
 class ValueResult(msgspec.Struct):
     value: Any
-
-
-class ListKeysRequest(msgspec.Struct):
-    prefix: Annotated[str, about("Only keys that start with this; empty for all.")] = ""
-
-
-class DeleteKeyRequest(msgspec.Struct):
-    key: Key
 
 
 class MemoryResult(msgspec.Struct):
@@ -105,49 +90,53 @@ class MemoryStore:
 
 def memory_capability(kernel: Kernel) -> Capability:
     """The capability `Memory` of this kernel."""
-    store = MemoryStore(kernel.log)
     on_remote_change(kernel, kernel.log, lambda change: _stream_changes(kernel, change))
+    return message.of(_MemoryMessages(kernel.log))
 
-    async def set_value(data: SetValueRequest, ctx: Context) -> MemoryResult:
+
+class _MemoryMessages:
+    def __init__(self, log: Log | None) -> None:
+        self._store = MemoryStore(log)
+
+    @message("command", "Memory.Set", "SetValueRequest")
+    async def set_value(
+        self, ctx: Context, key: Key, value: Annotated[Any, about("Any JSON value; under /vault/ a sealed text.")]
+    ) -> MemoryResult:
         """Keep a value under a key."""
-        key = _path(data.key)
-        if f"{key}/".startswith(VAULT) and not (isinstance(data.value, str) and data.value.startswith(SEALED)):
+        key = _path(key)
+        if f"{key}/".startswith(VAULT) and not (isinstance(value, str) and value.startswith(SEALED)):
             raise Fail(422, f"Schema validation failed: data.value: only sealed texts ({SEALED}...) go under {VAULT}")
-        encoded = msgspec.json.encode(data.value)
+        encoded = msgspec.json.encode(value)
         if len(encoded) > MAX_VALUE_BYTES:
             raise Fail(413, f"a value has at most {MAX_VALUE_BYTES} bytes", remedy="store a BlobPointer")
-        await store.put(key, encoded)
+        await self._store.put(key, encoded)
         ctx.emit("Memory.Changed", {"key": key, "change": "set"})
         return MemoryResult(True, "stored")
 
-    async def get_value(data: GetValueRequest, ctx: Context) -> ValueResult:
+    @message("query", "Memory.Get", "GetValueRequest")
+    async def get_value(self, key: Key) -> ValueResult:
         """The value under a key; 404 when there is none."""
-        value = await store.get(_path(data.key))
+        value = await self._store.get(_path(key))
         if value is None:
             raise Fail(404, "nothing is stored under this key")
         return ValueResult(msgspec.json.decode(value))
 
-    async def list_values(data: ListKeysRequest, ctx: Context) -> dict[str, Any]:
+    @message("query", "Memory.List", "ListKeysRequest")
+    async def list_values(
+        self, prefix: Annotated[str, about("Only keys that start with this; empty for all.")] = ""
+    ) -> dict[str, Any]:
         """The keys that start with a prefix, and each key with its value."""
-        prefix = _collapsed(data.prefix)
-        values = {key: msgspec.Raw(value) async for key, value in store.scan(prefix)}
+        values = {key: msgspec.Raw(value) async for key, value in self._store.scan(_collapsed(prefix))}
         return {"keys": list(values), **values}
 
-    async def delete_value(data: DeleteKeyRequest, ctx: Context) -> MemoryResult:
+    @message("command", "Memory.Delete", "DeleteKeyRequest")
+    async def delete_value(self, ctx: Context, key: Key) -> MemoryResult:
         """Delete a key; also right when there is nothing to delete."""
-        key = _path(data.key)
-        gone = await store.delete(key)
+        key = _path(key)
+        gone = await self._store.delete(key)
         if gone:
             ctx.emit("Memory.Changed", {"key": key, "change": "deleted"})
         return MemoryResult(True, "deleted" if gone else "nothing was stored")
-
-    handlers = [
-        handler_from("command", "Memory.Set", set_value),
-        handler_from("query", "Memory.Get", get_value),
-        handler_from("query", "Memory.List", list_values),
-        handler_from("command", "Memory.Delete", delete_value),
-    ]
-    return Capability(id="Memory", description="Values under paths.", handlers=handlers)
 
 
 def _stream_changes(kernel: Kernel, change: Change) -> None:

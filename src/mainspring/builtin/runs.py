@@ -13,60 +13,34 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mainspring.builtin.answers import about, errors_as_answers
+from mainspring.builtin.answers import Messages, about
 from mainspring.builtin.events import on_remote_change
 from mainspring.bus import Bus
-from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
+from mainspring.errors import MainspringError
+from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.log import Change, Prepared
-from mainspring.runs import (
-    DurableRuns,
-    Failed,
-    Outcome,
-    Run,
-    RunRecord,
-    Runtime,
-    Value,
-)
+from mainspring.runs import DurableRuns, Failed, Outcome, Run, RunRecord, Runtime, Value
 from mainspring.runs.durable import ended_runs, error_fields, reason_json
 from mainspring.telemetry import current_correlation
 
 _PAGE: Final = 50
 _EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
 
+message: Final = Messages("Run", "Durable runs.")
+
 RunId = Annotated[str, about("The id of a durable run.")]
-
-
-class StartRun(msgspec.Struct):
-    program: Annotated[str, about("The name under which the program is registered.")]
-    args: Annotated[list[Any], about("Its arguments, in order.")] = []
-    id: Annotated[str | None, about("Starting the same id again gives the same run.")] = None
 
 
 class StartedRun(msgspec.Struct):
     id: str
 
 
-class CancelRun(msgspec.Struct):
-    id: RunId
-    reason: Annotated[Any, about("Kept with the outcome.")] = None
-
-
 class CancelledRun(msgspec.Struct):
     cancelled: Annotated[bool, about("False when the run was over.")]
 
 
-class SignalRun(msgspec.Struct):
-    id: RunId
-    name: Annotated[str, about("What WaitSignal in the program waits for.")]
-    value: Annotated[Any, about("What it receives.")] = None
-
-
 class SignalledRun(msgspec.Struct):
     signalled: Annotated[bool, about("False when the run was over.")]
-
-
-class AskRunOutcome(msgspec.Struct):
-    id: RunId
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
@@ -85,102 +59,95 @@ class RunState(msgspec.Struct, omit_defaults=True):
     waitsFor: Annotated[str | None, about("Why no node executes it, where that is so.")] = None
 
 
-class ListRuns(msgspec.Struct):
-    state: Annotated[str | None, about("Only running, value, failed or cancelled ones.")] = None
-    prefix: Annotated[str, about("Only ids that start with this.")] = ""
-    after: Annotated[str, about("Only ids greater than this: the next page.")] = ""
-    limit: Annotated[int, msgspec.Meta(ge=1, le=_PAGE, description="How many at most.")] = _PAGE
-
-
 class RunPage(msgspec.Struct):
     runs: list[RunState]
-
-
-class RetryRun(msgspec.Struct):
-    id: RunId
-
-
-class ForkRun(msgspec.Struct):
-    id: RunId
-    at: Annotated[int, msgspec.Meta(ge=0, description="How many answers the new run begins with.")]
-    newId: Annotated[str | None, about("The id of the new run; one is made otherwise.")] = None
-
-
-class AskRunHistory(msgspec.Struct):
-    id: RunId
 
 
 def run(kernel: Kernel, runtime: Runtime) -> Capability:
     """The capability `Run` of this node; also announces the ends of durable runs as events."""
     runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
     on_remote_change(kernel, runtime.durable.log, lambda change: _stream_ended(kernel, change))
-    answers = _RunAnswers(kernel, runtime)
-    handlers = [
-        handler_from("command", "Run.Start", answers.start),
-        handler_from("command", "Run.Cancel", answers.cancel),
-        handler_from("command", "Run.Signal", answers.signal),
-        handler_from("query", "Run.Outcome", answers.outcome),
-        handler_from("query", "Run.List", answers.list_runs),
-        handler_from("query", "Run.History", answers.history),
-        handler_from("command", "Run.Retry", answers.retry),
-        handler_from("command", "Run.Fork", answers.fork),
-    ]
-    return Capability(id="Run", description="Durable runs.", handlers=handlers)
+    return message.of(_RunMessages(kernel, runtime))
 
 
-class _RunAnswers:
-    """The handlers of the capability, one per message."""
-
+class _RunMessages:
     def __init__(self, kernel: Kernel, runtime: Runtime) -> None:
         self._kernel = kernel
         self._runtime = runtime
         self._durable = runtime.durable
 
-    async def start(self, data: StartRun, ctx: Context) -> StartedRun:
+    @message("command", "Run.Start", "StartRun")
+    async def start(
+        self,
+        ctx: Context,
+        program: Annotated[str, about("The name under which the program is registered.")],
+        args: Annotated[list[Any], about("Its arguments, in order.")] = [],  # noqa: B006
+        id: Annotated[str | None, about("Starting the same id again gives the same run.")] = None,
+    ) -> StartedRun:
         """Start a durable run of a registered program."""
         try:
-            with errors_as_answers():
-                begun = self._runtime.start(data.program, *data.args, durable=True, id=data.id)
+            begun = self._runtime.start(program, *args, durable=True, id=id)
+        except MainspringError:  # also when it is a TypeError
+            raise
         except TypeError as error:  # the arguments are not the program's
             raise Fail(422, str(error)) from None
         await self._durable.written(begun)
-        _note(self._kernel, begun, ctx)
+        cause = ctx.message.metadata  # the run is part of the causation tree under its own id
+        self._kernel.note("run", begun.program, begun.id, causation=cause.id, correlation=cause.correlation)
         return StartedRun(begun.id)
 
-    async def cancel(self, data: CancelRun, ctx: Context) -> CancelledRun:
+    @message("command", "Run.Cancel", "CancelRun")
+    async def cancel(self, id: RunId, reason: Annotated[Any, about("Kept with the outcome.")] = None) -> CancelledRun:
         """Cancel a run, wherever it is executed."""
-        return CancelledRun(await self._durable.cancel(data.id, data.reason))
+        return CancelledRun(await self._durable.cancel(id, reason))
 
-    async def signal(self, data: SignalRun, ctx: Context) -> SignalledRun:
+    @message("command", "Run.Signal", "SignalRun")
+    async def signal(
+        self,
+        id: RunId,
+        name: Annotated[str, about("What WaitSignal in the program waits for.")],
+        value: Annotated[Any, about("What it receives.")] = None,
+    ) -> SignalledRun:
         """Send a value to a run; durable when answered."""
-        with errors_as_answers():
-            return SignalledRun(await self._durable.signal(data.id, data.name, data.value))
+        return SignalledRun(await self._durable.signal(id, name, value))
 
-    async def outcome(self, data: AskRunOutcome, ctx: Context) -> RunState:
+    @message("query", "Run.Outcome", "AskRunOutcome")
+    async def outcome(self, id: RunId) -> RunState:
         """How a run stands, and how it ended."""
-        with errors_as_answers():
-            return _state(self._durable, await self._durable.store.record(data.id))
+        return _state(self._durable, await self._durable.store.record(id))
 
-    async def list_runs(self, data: ListRuns, ctx: Context) -> RunPage:
+    @message("query", "Run.List", "ListRuns")
+    async def list_runs(
+        self,
+        state: Annotated[str | None, about("Only running, value, failed or cancelled ones.")] = None,
+        prefix: Annotated[str, about("Only ids that start with this.")] = "",
+        after: Annotated[str, about("Only ids greater than this: the next page.")] = "",
+        limit: Annotated[int, msgspec.Meta(ge=1, le=_PAGE, description="How many at most.")] = _PAGE,
+    ) -> RunPage:
         """Durable runs by id, at most fifty at a time, without their values."""
-        found = await self._durable.store.runs(state=data.state, prefix=data.prefix, after=data.after, limit=data.limit)
+        found = await self._durable.store.runs(state=state, prefix=prefix, after=after, limit=limit)
         return RunPage([_state(self._durable, record, brief=True) for record in found])
 
-    async def retry(self, data: RetryRun, ctx: Context) -> StartedRun:
-        """Go on with a run that failed or was cancelled, from its journal."""
-        with errors_as_answers():
-            return StartedRun((await self._durable.retry(data.id)).id)
-
-    async def fork(self, data: ForkRun, ctx: Context) -> StartedRun:
-        """Start a new run with the first answers of another."""
-        with errors_as_answers():
-            return StartedRun((await self._durable.fork(data.id, data.at, data.newId)).id)
-
-    async def history(self, data: AskRunHistory, ctx: Context) -> dict[str, Any]:
+    @message("query", "Run.History", "AskRunHistory")
+    async def history(self, id: RunId) -> dict[str, Any]:
         """A run and its journal."""
-        with errors_as_answers():
-            found = await self._durable.history(data.id)
+        found = await self._durable.history(id)
         return {"run": found.run, "journal": found.journal}
+
+    @message("command", "Run.Retry", "RetryRun")
+    async def retry(self, id: RunId) -> StartedRun:
+        """Go on with a run that failed or was cancelled, from its journal."""
+        return StartedRun((await self._durable.retry(id)).id)
+
+    @message("command", "Run.Fork", "ForkRun")
+    async def fork(
+        self,
+        id: RunId,
+        at: Annotated[int, msgspec.Meta(ge=0, description="How many answers the new run begins with.")],
+        newId: Annotated[str | None, about("The id of the new run; one is made otherwise.")] = None,
+    ) -> StartedRun:
+        """Start a new run with the first answers of another."""
+        return StartedRun((await self._durable.fork(id, at, newId)).id)
 
 
 def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:
@@ -203,12 +170,6 @@ def _stream_ended(kernel: Kernel, change: Change) -> None:
         elif ended.state == "cancelled":
             data["reason"] = ended.reason
         kernel.stream(_EVENTS[ended.state], data, causation=ended.id)
-
-
-def _note(kernel: Kernel, begun: Run[Any], ctx: Context) -> None:
-    """The run is part of the causation tree under its own id."""
-    cause = ctx.message.metadata
-    kernel.note("run", begun.program, begun.id, causation=cause.id, correlation=cause.correlation)
 
 
 def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> RunState:

@@ -16,34 +16,21 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mainspring.builtin.answers import Empty, about, fitting
+from mainspring.builtin.answers import Messages, about, fitting
 from mainspring.cluster import NodeView
-from mainspring.kernel import Capability, Context, Contract, Fail, Kernel, handler_from
+from mainspring.kernel import Capability, Contract, Fail, Kernel
 
 _TRACE_BYTES: Final = 14_000  # of a line of 16384: the rest is envelope
 _PAGE: Final = 40  # types on one page of Syscall.List
 _NODE_TIMEOUT_MS: Final = 5_000  # shorter than the requester waits
 
 
+message: Final = Messages("Syscall", "The node about itself.")
+Payload = Annotated[Any, about("Anything; it comes back unchanged.")]
+
+
 class Ping(msgspec.Struct):
-    payload: Annotated[Any, about("Anything; it comes back unchanged.")]
-
-
-class DescribeRequest(msgspec.Struct):
-    name: Annotated[str | None, about("One message type, like Memory.Set.")] = None
-    capabilities: Annotated[list[str] | None, about('Several message types; "*" stands for all.')] = None
-
-
-class ListTypesRequest(msgspec.Struct):
-    page: Annotated[int, msgspec.Meta(ge=0, description="Which page, from 0.")] = 0
-
-
-class OutcomeRequest(msgspec.Struct):
-    id: Annotated[str, about("The id of a command that was sent to a durable capability.")]
-
-
-class TraceRequest(msgspec.Struct):
-    id: Annotated[str, about("The id of a message that passed lately.")]
+    payload: Payload
 
 
 class AuthenticateResult(msgspec.Struct):
@@ -58,83 +45,39 @@ class ShutdownResult(msgspec.Struct):
 
 def syscall_capability(kernel: Kernel) -> Capability:
     """The capability `Syscall` of this kernel."""
-    node = _Syscall(kernel)
-    handlers = [
-        handler_from("query", "Syscall.Ping", node.ping),
-        handler_from("query", "Syscall.Describe", node.describe),
-        handler_from("query", "Syscall.List", node.list_types),
-        handler_from("command", "Syscall.Authenticate", node.authenticate),
-        handler_from("command", "Syscall.Shutdown", node.shutdown),
-        handler_from("query", "Syscall.Outcome", node.outcome),
-        handler_from("query", "Syscall.Trace", node.trace),
-        handler_from("query", "Syscall.Nodes", node.nodes),
-    ]
-    return Capability(id="Syscall", description="The node about itself.", handlers=handlers)
+    return message.of(_Syscall(kernel))
 
 
 class _Syscall:
     def __init__(self, kernel: Kernel) -> None:
         self._kernel = kernel
 
-    def ping(self, data: Ping, ctx: Context) -> Ping:
+    @message("query", "Syscall.Ping", "Ping")
+    def ping(self, payload: Payload) -> Ping:
         """Give the payload back unchanged: the whole way works."""
-        return data
+        return Ping(payload)
 
-    def authenticate(self, data: Empty, ctx: Context) -> AuthenticateResult:
-        """Accepted from clients that begin with it; nothing needs it."""
-        return AuthenticateResult(True, "this socket belongs to its user: no authentication is needed")
-
-    def shutdown(self, data: Empty, ctx: Context) -> ShutdownResult:
-        """Answer, finish what is open, and end the node."""
-        self._kernel.request_shutdown()
-        return ShutdownResult(True, "shutting down")
-
-    def nodes(self, data: Empty, ctx: Context) -> dict[str, list[NodeView]]:
-        """Every node on this node's log: name, epoch, address, roles, and what its program handles."""
-        return {"nodes": self._kernel.cluster.nodes()}
-
-    async def outcome(self, data: OutcomeRequest, ctx: Context) -> dict[str, Any]:
-        """The reply or error of a durable command, also after a restart."""
-        try:
-            outcome = await self._kernel.outcome(data.id)
-        except KeyError:
-            raise Fail(404, "no durable command with this id", remedy="outcomes are kept for a week") from None
-        if outcome is None:
-            return {"id": data.id, "state": "pending"}
-        return {"id": data.id, "state": "done", "kind": outcome.kind, "type": outcome.type, "data": outcome.data}
-
-    async def trace(self, data: TraceRequest, ctx: Context) -> dict[str, Any]:
-        """The causation tree around a message, an event or a run: headers only, never data."""
-        tree = await self._kernel.whole_trace(data.id)
-        if not tree:
-            raise Fail(404, "this message is not known (any more)", remedy="only the latest messages are remembered")
-        shown = fitting(tree, _TRACE_BYTES)
-        return {"id": data.id, "messages": shown, "truncated": len(shown) < len(tree)}
-
-    # --- what can be asked ---------------------------------------------------------------------------------------
-
-    async def describe(self, data: DescribeRequest, ctx: Context) -> dict[str, Any]:
+    @message("query", "Syscall.Describe", "DescribeRequest")
+    async def describe(
+        self,
+        name: Annotated[str | None, about("One message type, like Memory.Set.")] = None,
+        capabilities: Annotated[list[str] | None, about('Several message types; "*" stands for all.')] = None,
+    ) -> dict[str, Any]:
         """Show what a message type takes and gives, as JSON Schema."""
-        if data.name is not None:
-            return {"name": data.name, **await self._describe_one(data.name)}
-        if data.capabilities is None:
+        if name is not None:
+            return {"name": name, **await self._describe_one(name)}
+        if capabilities is None:
             raise Fail(422, "Schema validation failed: data: give name or capabilities")
-        everything = "*" in data.capabilities
+        everything = "*" in capabilities
         contracts = self._kernel.contracts()
-        here = {each.type: _schemas(each) for each in contracts if everything or each.type in data.capabilities}
-        others = list(self._remote_types()) if everything else [name for name in data.capabilities if name not in here]
+        here = {each.type: _schemas(each) for each in contracts if everything or each.type in capabilities}
+        others = list(self._remote_types()) if everything else [name for name in capabilities if name not in here]
         return {"schemas": {**here, **await self._describe_remote(others)}}
 
-    async def _describe_one(self, name: str) -> dict[str, Any]:
-        contract = self._kernel.contract(name)
-        if contract is not None:
-            return _schemas(contract)
-        remote: dict[str, dict[str, Any]] = await self._describe_remote([name])
-        if name not in remote:
-            raise Fail(404, "no such message type", remedy='ask with {"capabilities": ["*"]} for all')
-        return remote[name]
-
-    def list_types(self, data: ListTypesRequest, ctx: Context) -> dict[str, Any]:
+    @message("query", "Syscall.List", "ListTypesRequest")
+    def list_types(
+        self, page: Annotated[int, msgspec.Meta(ge=0, description="Which page, from 0.")] = 0
+    ) -> dict[str, Any]:
         """Every type that can be asked, with kind and description; page by page, because all seldom fit a line."""
         listed = [
             {"type": each.type, "kind": each.kind, "description": each.description.partition("\n")[0][:160]}
@@ -144,7 +87,56 @@ class _Syscall:
             {"type": type, "kind": kind, "description": "", "node": node.name}
             for type, (kind, node) in self._remote_types().items()
         ]
-        return {"types": listed[data.page * _PAGE : (data.page + 1) * _PAGE], "pages": -(-len(listed) // _PAGE)}
+        return {"types": listed[page * _PAGE : (page + 1) * _PAGE], "pages": -(-len(listed) // _PAGE)}
+
+    @message("command", "Syscall.Authenticate")
+    def authenticate(self) -> AuthenticateResult:
+        """Accepted from clients that begin with it; nothing needs it."""
+        return AuthenticateResult(True, "this socket belongs to its user: no authentication is needed")
+
+    @message("command", "Syscall.Shutdown")
+    def shutdown(self) -> ShutdownResult:
+        """Answer, finish what is open, and end the node."""
+        self._kernel.request_shutdown()
+        return ShutdownResult(True, "shutting down")
+
+    @message("query", "Syscall.Outcome", "OutcomeRequest")
+    async def outcome(
+        self, id: Annotated[str, about("The id of a command that was sent to a durable capability.")]
+    ) -> dict[str, Any]:
+        """The reply or error of a durable command, also after a restart."""
+        try:
+            outcome = await self._kernel.outcome(id)
+        except KeyError:
+            raise Fail(404, "no durable command with this id", remedy="outcomes are kept for a week") from None
+        if outcome is None:
+            return {"id": id, "state": "pending"}
+        return {"id": id, "state": "done", "kind": outcome.kind, "type": outcome.type, "data": outcome.data}
+
+    @message("query", "Syscall.Trace", "TraceRequest")
+    async def trace(self, id: Annotated[str, about("The id of a message that passed lately.")]) -> dict[str, Any]:
+        """The causation tree around a message, an event or a run: headers only, never data."""
+        tree = await self._kernel.whole_trace(id)
+        if not tree:
+            raise Fail(404, "this message is not known (any more)", remedy="only the latest messages are remembered")
+        shown = fitting(tree, _TRACE_BYTES)
+        return {"id": id, "messages": shown, "truncated": len(shown) < len(tree)}
+
+    @message("query", "Syscall.Nodes")
+    def nodes(self) -> dict[str, list[NodeView]]:
+        """Every node on this node's log: name, epoch, address, roles, and what its program handles."""
+        return {"nodes": self._kernel.cluster.nodes()}
+
+    # --- what other nodes handle ---------------------------------------------------------------------------------
+
+    async def _describe_one(self, name: str) -> dict[str, Any]:
+        contract = self._kernel.contract(name)
+        if contract is not None:
+            return _schemas(contract)
+        remote: dict[str, dict[str, Any]] = await self._describe_remote([name])
+        if name not in remote:
+            raise Fail(404, "no such message type", remedy='ask with {"capabilities": ["*"]} for all')
+        return remote[name]
 
     def _remote_types(self) -> dict[str, tuple[str, NodeView]]:
         """Types that this node does not handle: their kind, and a node that does. A command goes before a query."""

@@ -6,40 +6,24 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mainspring.builtin.answers import about
+from mainspring.builtin.answers import Messages, about
 from mainspring.errors import MainspringError
-from mainspring.kernel import Capability, Context, Fail, Kernel, handler_from
+from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.message import Message, encode_data, parse
 
 MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that it is a mistake, not a plan
 _PAGE: Final = 50
 
 
-class ScheduleMessageRequest(msgspec.Struct):
-    delay: Annotated[
-        Annotated[int, msgspec.Meta(ge=0, le=MAX_DELAY_MS)] | Annotated[float, msgspec.Meta(ge=0, le=MAX_DELAY_MS)],
-        about("Milliseconds from now until the message is sent."),
-    ]
-    message: Annotated[
-        dict[str, Any],
-        about("The message to send: kind, type, data and metadata with an id and any timestamp."),
-    ]
+message: Final = Messages("Timer", "Messages that are sent later.")
 
 
 class ScheduledTimer(msgspec.Struct):
     timerId: Annotated[str, about("For Timer.Cancel.")]
 
 
-class CancelTimerRequest(msgspec.Struct):
-    timerId: Annotated[str, about("What Timer.Schedule answered.")]
-
-
 class CancelTimerResult(msgspec.Struct):
     cancelled: Annotated[bool, about("False when it already fired or never was.")]
-
-
-class ListTimersRequest(msgspec.Struct):
-    offset: Annotated[int, msgspec.Meta(ge=0, description="How many to leave out, earliest first.")] = 0
 
 
 class PendingTimer(msgspec.Struct):
@@ -56,28 +40,41 @@ class TimersResult(msgspec.Struct):
 
 def timer_capability(kernel: Kernel) -> Capability:
     """The capability `Timer` of this kernel."""
+    return message.of(kernel)
 
-    def schedule(data: ScheduleMessageRequest, ctx: Context) -> ScheduledTimer:
-        """Send a message after a delay. It is caused by this command; its answer is dropped."""
-        return ScheduledTimer(kernel.timers.schedule(data.delay, _inner(data.message), ctx.message))
 
-    def cancel(data: CancelTimerRequest, ctx: Context) -> CancelTimerResult:
-        """Stop a message that was not sent yet."""
-        return CancelTimerResult(kernel.timers.cancel(data.timerId))
+@message("command", "Timer.Schedule", "ScheduleMessageRequest")
+def schedule(
+    kernel: Kernel,
+    ctx: Context,
+    delay: Annotated[
+        Annotated[int, msgspec.Meta(ge=0, le=MAX_DELAY_MS)] | Annotated[float, msgspec.Meta(ge=0, le=MAX_DELAY_MS)],
+        about("Milliseconds from now until the message is sent."),
+    ],
+    message: Annotated[
+        dict[str, Any], about("The message to send: kind, type, data and metadata with an id and any timestamp.")
+    ],
+) -> ScheduledTimer:
+    """Send a message after a delay. It is caused by this command; its answer is dropped."""
+    return ScheduledTimer(kernel.timers.schedule(delay, _inner(message), ctx.message))
 
-    def list_timers(data: ListTimersRequest, ctx: Context) -> TimersResult:
-        """What is still to be sent, earliest first, by type; at most fifty at a time."""
-        pending = kernel.timers.pending()
-        page = pending[data.offset : data.offset + _PAGE]
-        shown = [PendingTimer(each.id, each.deadline_ms, each.message.kind, each.message.type) for each in page]
-        return TimersResult(len(pending), shown)
 
-    handlers = [
-        handler_from("command", "Timer.Schedule", schedule),
-        handler_from("command", "Timer.Cancel", cancel),
-        handler_from("query", "Timer.List", list_timers),
-    ]
-    return Capability(id="Timer", description="Messages that are sent later.", handlers=handlers)
+@message("command", "Timer.Cancel", "CancelTimerRequest")
+def cancel(kernel: Kernel, timerId: Annotated[str, about("What Timer.Schedule answered.")]) -> CancelTimerResult:
+    """Stop a message that was not sent yet."""
+    return CancelTimerResult(kernel.timers.cancel(timerId))
+
+
+@message("query", "Timer.List", "ListTimersRequest")
+def list_timers(
+    kernel: Kernel,
+    offset: Annotated[int, msgspec.Meta(ge=0, description="How many to leave out, earliest first.")] = 0,
+) -> TimersResult:
+    """What is still to be sent, earliest first, by type; at most fifty at a time."""
+    pending = kernel.timers.pending()
+    page = pending[offset : offset + _PAGE]
+    shown = [PendingTimer(each.id, each.deadline_ms, each.message.kind, each.message.type) for each in page]
+    return TimersResult(len(pending), shown)
 
 
 def _inner(given: dict[str, Any]) -> Message:
