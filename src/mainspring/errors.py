@@ -63,5 +63,7 @@ _CODES_OF_STATUS: Final = {
     500: "internal damaged",
     503: "limit_reached unavailable log_unavailable in_doubt line_busy not_leading",
 }
-STATUS_OF_CODE: Final = {code: status for status, codes in _CODES_OF_STATUS.items() for code in codes.split()}
+STATUS_OF_CODE: Final[dict[str, int]] = {
+    code: status for status, codes in _CODES_OF_STATUS.items() for code in codes.split()
+}
 """The HTTP status of an error code, so that one refusal means the same on every face of a node."""

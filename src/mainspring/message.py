@@ -267,25 +267,3 @@ def _hides_a_number(value: Any) -> bool:
             names = getattr(item, "__struct_fields__", None) or item.__dataclass_fields__
             waiting += [getattr(item, name, None) for name in names]
     return False
-
-
-__all__ = [
-    "KINDS",
-    "NULL",
-    "Ids",
-    "Kind",
-    "Message",
-    "Metadata",
-    "NotAMessage",
-    "NotEncodable",
-    "NotJson",
-    "check_timeout",
-    "compact",
-    "counted_ids",
-    "encode_bytes",
-    "encode_data",
-    "encode_line",
-    "is_type",
-    "parse",
-    "validation_text",
-]

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-import types
-import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
@@ -22,11 +20,13 @@ PREFIX: Final = "MAINSPRING_"
 FILE_NAME: Final = "mainspring.toml"
 # In the name space of the environment without being settings: where the file is.
 _SECRET_OPTIONS: Final = frozenset({"token", "tlscertificatekeyfilepassword", "authmechanismproperties"})
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off"})
 NOT_SETTINGS: Final = frozenset({"MAINSPRING_CONFIG"})
 
 
 def setting(
-    default: Any, help: str, *, unit: str = "", env: str = "", least: float | None = None, most: float | None = None
+    default: Any, help: str, *, unit: str = "", env: str = "", least: int | None = None, most: int | None = None
 ) -> Any:
     """One setting. `env` is only given where the name is not MAINSPRING_<NAME>."""
     return field(default=default, metadata={"help": help, "unit": unit, "env": env, "least": least, "most": most})
@@ -264,14 +264,8 @@ def _suggest(name: str, known: Mapping[str, object]) -> str:
     return f"did you mean {close[0]}? " if close else ""
 
 
-def _parts(item: Field[Any]) -> tuple[type, bool]:
-    """The setting's type, and whether it is a tuple of that type."""
-    hint = typing.get_type_hints(Settings)[item.name]
-    if typing.get_origin(hint) is tuple:
-        return typing.get_args(hint)[0], True
-    if isinstance(hint, types.UnionType):
-        raise TypeError(f"{item.name}: a setting has one type")
-    return hint, False
+def _is_list(item: Field[Any]) -> bool:
+    return item.type == "tuple[str, ...]"
 
 
 def _type_name(hint: object) -> str:
@@ -280,48 +274,35 @@ def _type_name(hint: object) -> str:
 
 def _from_text(item: Field[Any], text: str, where: str) -> object:
     """What an environment variable says; the fit is checked afterwards."""
-    kind, many = _parts(item)
-    if many:
+    if _is_list(item):
         return tuple(part.strip() for part in text.split(",") if part.strip())
-    if kind is bool:
+    if item.type == "bool":
+        word = text.strip().lower()
+        if word not in _TRUE and word not in _FALSE:
+            raise SettingError(f"{where} is {text!r}, not true or false", remedy="write true or false")
+        return word in _TRUE
+    if item.type == "int":
         try:
-            return {
-                "1": True,
-                "true": True,
-                "yes": True,
-                "on": True,
-                "0": False,
-                "false": False,
-                "no": False,
-                "off": False,
-            }[text.strip().lower()]
-        except KeyError:
-            raise SettingError(f"{where} is {text!r}, not true or false", remedy="write true or false") from None
-    if kind in (int, float):
-        try:
-            return kind(text)
+            return int(text)
         except ValueError:
-            what = "a whole number" if kind is int else "a number"
-            raise SettingError(f"{where} is {text!r}, not {what}", remedy=f"write {what}{_in_unit(item)}") from None
+            remedy = f"write a whole number{_in_unit(item)}"
+            raise SettingError(f"{where} is {text!r}, not a whole number", remedy=remedy) from None
     return text
 
 
 def _fit(item: Field[Any], value: object, where: str) -> object:
-    kind, many = _parts(item)
-    if many:
-        if not isinstance(value, list | tuple) or not all(isinstance(part, kind) for part in value):
+    if _is_list(item):
+        if not isinstance(value, list | tuple) or not all(isinstance(part, str) for part in value):
             raise SettingError(f"{where} must be a list of text", remedy='write ["a", "b"] in the file, a,b elsewhere')
         return tuple(value)
-    if kind is float and type(value) is int:
-        value = float(value)
-    if type(value) is not kind:
+    if type(value).__name__ != item.type:
         raise SettingError(
             f"{where} is {value!r}, not {_type_name(item.type)}",
             remedy=f"write {_type_name(item.type)}{_in_unit(item)}",
         )
     least, most = item.metadata["least"], item.metadata["most"]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        if least is not None and not value >= least:
+    if isinstance(value, int):
+        if least is not None and value < least:
             raise SettingError(f"{where} is {value}, below {least}", remedy=f"write at least {least}{_in_unit(item)}")
         if most is not None and value > most:
             raise SettingError(f"{where} is {value}, above {most}", remedy=f"write at most {most}{_in_unit(item)}")

@@ -7,6 +7,7 @@ import fcntl
 import os
 import socket
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -23,23 +24,19 @@ def place_to_listen(given: str, data: str, name: str) -> Path:
 
     All nodes of a user share the runtime directory: the first one has its socket there, the next one beside its data.
     """
-    shared, own = _places(data, name)
-    if given or shared is None:
-        return Path(given) if given else own
-    return own if is_listening(shared) else shared
+    return _place(given, data, name, lambda shared, own: own if is_listening(shared) else shared)
 
 
 def place_to_ask(given: str, data: str, name: str) -> Path:
     """Where a node of this data directory is likely to listen."""
-    shared, own = _places(data, name)
-    if given or shared is None:
-        return Path(given) if given else own
-    return own if is_listening(own) else shared
+    return _place(given, data, name, lambda shared, own: own if is_listening(own) else shared)
 
 
-def _places(data: str, name: str) -> tuple[Path | None, Path]:
-    runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime, "mainspring", name) if runtime else None, Path(data, name)
+def _place(given: str, data: str, name: str, choose: Callable[[Path, Path], Path]) -> Path:
+    runtime, own = os.environ.get("XDG_RUNTIME_DIR"), Path(data, name)
+    if given:
+        return Path(given)
+    return choose(Path(runtime, "mainspring", name), own) if runtime else own
 
 
 def is_listening(path: Path) -> bool:

@@ -109,27 +109,25 @@ class UnsubscribeFrame(ClientFrame, tag="UNSUBSCRIBE", frozen=True, gc=False, kw
     group: str
 
 
-class AckFrame(ClientFrame, tag="ACK", frozen=True, gc=False, kw_only=True):
+class LeaseFrame(ClientFrame, frozen=True, gc=False, kw_only=True):
+    """About one event that was delivered to a group."""
+
     topic: str
     partition: Offset
     group: str
     offset: Offset
 
 
-class NackFrame(ClientFrame, tag="NACK", frozen=True, gc=False, kw_only=True):
-    topic: str
-    partition: Offset
-    group: str
-    offset: Offset
+class AckFrame(LeaseFrame, tag="ACK", frozen=True, gc=False, kw_only=True):
+    pass
+
+
+class NackFrame(LeaseFrame, tag="NACK", frozen=True, gc=False, kw_only=True):
     reason: str | None = None
     delay_ms: Offset | None = None
 
 
-class ExtendFrame(ClientFrame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
-    topic: str
-    partition: Offset
-    group: str
-    offset: Offset
+class ExtendFrame(LeaseFrame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
     ms: Count
 
 

@@ -28,6 +28,7 @@ from mainspring.bus.protocol import (
     AckFrame,
     ExtendFrame,
     FlowFrame,
+    LeaseFrame,
     NackFrame,
     PublishBatchFrame,
     PublishFrame,
@@ -338,7 +339,7 @@ class Session:
             except BusError:
                 continue  # a checker that has not answered yet forbids nothing
 
-    def _held(self, frame: AckFrame | NackFrame | ExtendFrame | UnsubscribeFrame) -> tuple[Group, Member]:
+    def _held(self, frame: LeaseFrame | UnsubscribeFrame) -> tuple[Group, Member]:
         subscription = self._members.get((frame.topic, frame.group))
         if subscription is None:
             raise NotSubscribed(

@@ -28,19 +28,6 @@ LONGEST_SLEEP_S = 24 * 3600  # event loops limit a timer's length; waking once a
 class EventLoopHost:
     """One attachment of a loop to an asyncio event loop."""
 
-    __slots__ = (
-        "_clock",
-        "_context",
-        "_left",
-        "_next",
-        "_on_slice",
-        "_stop_listening",
-        "_timer",
-        "aio",
-        "armed_ms",
-        "shares_time",
-    )
-
     def __init__(self, aio: asyncio.AbstractEventLoop, clock: Clock, on_slice: Callable[[], object]) -> None:
         self.aio: asyncio.AbstractEventLoop = aio
         self._clock = clock

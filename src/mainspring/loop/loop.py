@@ -259,18 +259,6 @@ class _Turns:
     enough to know the longest turn; everything else is counted per slice.
     """
 
-    __slots__ = (
-        "_lanes",
-        "_now_ns",
-        "_on_error",
-        "_unwrap",
-        "failed",
-        "longest",
-        "longest_ns",
-        "made",
-        "running",
-    )
-
     def __init__(
         self,
         lanes: Lanes,

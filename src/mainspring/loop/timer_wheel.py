@@ -80,19 +80,6 @@ class TimerWheel:
     long time. The wheel has no clock: callers pass `now` in the unit of their deadlines. It is not thread-safe.
     """
 
-    __slots__ = (
-        "_current",
-        "_cursor",
-        "_fresh",
-        "_levels",
-        "_overdue",
-        "_past",
-        "_placed",
-        "_serial",
-        "_serials",
-        "_soonest",
-    )
-
     def __init__(self) -> None:
         self._fresh: dict[Hashable, TimerEntry] = {}  # scheduled, not yet placed
         self._placed: dict[Hashable, _Slot] = {}  # the slot of every entry that has one

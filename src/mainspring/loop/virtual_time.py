@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import selectors
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -24,6 +24,8 @@ from mainspring.loop.clock import VirtualClock
 from mainspring.loop.futures_and_tasks import wake
 
 _T = TypeVar("_T")
+_Ready = list[tuple[selectors.SelectorKey, int]]
+_Select = Callable[[float | None], _Ready]
 
 
 class VirtualEventLoop(asyncio.SelectorEventLoop):
@@ -67,14 +69,12 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
         finally:
             self.clock.unpin()
 
-    def _wait(
-        self, selector: selectors.BaseSelector, timeout_s: float | None
-    ) -> list[tuple[selectors.SelectorKey, int]]:
+    def _wait(self, select: _Select, timeout_s: float | None) -> _Ready:
         if timeout_s is not None and timeout_s <= 0:
             if not self._ready and not self._stopping:  # type: ignore[attr-defined]
                 self._pass_instant()
-            return selector.select(0)
-        events = selector.select(self._io_grace_s)
+            return select(0)
+        events = select(self._io_grace_s)
         if events:
             return events
         if self._idle and not self.clock.pinned:
@@ -83,7 +83,7 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
                 wake(waiter)
             return []
         if timeout_s is None or self.clock.pinned:
-            return selector.select(None)
+            return select(None)
         due_ns = self._origin_ns + round((self.time() + timeout_s) * 1e9)
         self.clock.move_to_ns(max(due_ns, self.clock.now_ns() + 1))
         return []
@@ -98,33 +98,15 @@ class VirtualEventLoop(asyncio.SelectorEventLoop):
             self.clock.move_to_ns(self.clock.now_ns() + 1)
 
 
-class _JumpingSelector(selectors.BaseSelector):
+class _JumpingSelector(selectors.DefaultSelector):
     """A selector that lets its event loop decide how to wait."""
 
-    def __init__(
-        self,
-        wait: Callable[[selectors.BaseSelector, float | None], list[tuple[selectors.SelectorKey, int]]],
-    ) -> None:
-        self._inner = selectors.DefaultSelector()
+    def __init__(self, wait: Callable[[_Select, float | None], _Ready]) -> None:
+        super().__init__()
         self._wait = wait
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        return self._wait(self._inner, timeout)
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._inner.register(fileobj, events, data)
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._inner.unregister(fileobj)
-
-    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        return self._inner.modify(fileobj, events, data)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._inner.get_map()
-
-    def close(self) -> None:
-        self._inner.close()
+    def select(self, timeout: float | None = None) -> _Ready:
+        return self._wait(super().select, timeout)
 
 
 def run_virtual(main: Coroutine[Any, Any, _T], *, clock: VirtualClock | None = None) -> _T:

@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -52,28 +53,22 @@ VERIFIED: Final = frozenset(("agent_id", "sid", "scopes"))  # the headers that o
 _to_json = msgspec.json.Encoder().encode
 
 
+@dataclass(slots=True, eq=False)
 class Caller:
     """Someone who asks from outside. `scopes` is None where no tokens are configured: then `agent` is only claimed."""
 
-    __slots__ = ("agent", "expires_ms", "revoked", "scopes", "sid", "verified")
+    agent: str | None = None
+    _: KW_ONLY
+    sid: str = ""
+    scopes: Scopes | None = None
+    expires_ms: int = 0
+    revoked: asyncio.Event | None = None  # set when the token is no longer valid
+    verified: bytes = field(default=b"", init=False)  # the headers of this caller's events, as text of JSON members
 
-    def __init__(
-        self,
-        agent: str | None = None,
-        *,
-        sid: str = "",
-        scopes: Scopes | None = None,
-        expires_ms: int = 0,
-        revoked: asyncio.Event | None = None,
-    ) -> None:
-        self.agent: str | None = agent
-        self.sid: str = sid
-        self.scopes: Scopes | None = scopes
-        self.expires_ms: int = expires_ms
-        self.revoked: asyncio.Event | None = revoked  # set when the token is no longer valid
-        self.verified: bytes = b""  # the headers that the events of this caller carry, as the text of JSON members
-        if scopes is not None:
-            self.verified = _to_json({"agent_id": agent or "", "sid": sid, "scopes": str(scopes)})[1:-1]
+    def __post_init__(self) -> None:
+        if self.scopes is not None:
+            verified = {"agent_id": self.agent or "", "sid": self.sid, "scopes": str(self.scopes)}
+            self.verified = _to_json(verified)[1:-1]
 
     @property
     def is_proven(self) -> bool:
@@ -123,24 +118,16 @@ def verified_headers(verified: bytes, stamp: bytes = b"") -> VerifiedHeaders:
 class _List:
     """An access list, ready to be asked. Remembers its answers: patterns are slower than names."""
 
-    __slots__ = ("_answers", "allow", "deny", "source")
-
     def __init__(self, source: AccessList) -> None:
         self.source = source
-        self.allow = None if source.allow is None else NameSet(source.allow)
-        self.deny = NameSet(source.deny)
-        self._answers: dict[tuple[str, bool], bool] = {}
+        self._allow = None if source.allow is None else NameSet(source.allow)
+        self._deny = NameSet(source.deny)
+        self.lets: Callable[[str | None, bool], bool] = lru_cache(MEMORY)(self._lets)
 
-    def lets(self, agent: str | None, is_admin: bool) -> bool:
+    def _lets(self, agent: str | None, is_admin: bool) -> bool:
         if agent is None:
-            return self.allow is None and not self.deny
-        answer = self._answers.get((agent, is_admin))
-        if answer is None:
-            if len(self._answers) >= MEMORY:
-                self._answers.clear()
-            allowed = self.allow is None or is_admin or agent in self.allow
-            answer = self._answers[(agent, is_admin)] = allowed and agent not in self.deny
-        return answer
+            return self._allow is None and not self._deny
+        return (self._allow is None or is_admin or agent in self._allow) and agent not in self._deny
 
 
 class Access:

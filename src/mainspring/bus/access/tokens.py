@@ -20,8 +20,10 @@ import hmac
 import logging
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -50,8 +52,6 @@ class BadToken(SettingError, code="bad_token"):
 class Scopes:
     """What a token may do. Remembers its answers, because the same few topics are asked about again and again."""
 
-    __slots__ = ("_answers", "_patterns", "admin", "names")
-
     def __init__(self, names: Iterable[str]) -> None:
         """Raises BadToken."""
         self.names: tuple[str, ...] = tuple(dict.fromkeys(names))
@@ -71,32 +71,25 @@ class Scopes:
             self._patterns = {kind: NameSet(tuple(patterns)) for kind, patterns in given.items()}
         except BadFrame as error:
             raise BadToken(error.message, remedy=error.remedy) from None
-        self._answers: dict[tuple[str, str], bool] = {}
+        self.allow: Callable[[str, str], bool] = lru_cache(MEMORY)(self._allow)
+        """Whether an action on a topic is within the scopes."""
 
-    def allow(self, action: str, topic: str) -> bool:
-        """Whether `action` on this topic is within the scopes."""
-        answer = self._answers.get((action, topic))
-        if answer is None:
-            if len(self._answers) >= MEMORY:
-                self._answers.clear()
-            answer = self._answers[(action, topic)] = self.admin or topic in self._patterns[action]
-        return answer
+    def _allow(self, action: str, topic: str) -> bool:
+        return self.admin or topic in self._patterns[action]
 
     def __str__(self) -> str:
         return " ".join(self.names)
 
 
+@dataclass(slots=True, eq=False)
 class Token:
     """One line, read. `revoked` is set when the line is gone: connections made with this token must end then."""
 
-    __slots__ = ("agent", "digest", "expires_ms", "revoked", "scopes")
-
-    def __init__(self, agent: str, digest: bytes, scopes: Scopes, expires_ms: int = 0) -> None:
-        self.agent: str = agent
-        self.digest: bytes = digest
-        self.scopes: Scopes = scopes
-        self.expires_ms: int = expires_ms
-        self.revoked: asyncio.Event = asyncio.Event()
+    agent: str
+    digest: bytes
+    scopes: Scopes
+    expires_ms: int = 0
+    revoked: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def id(self) -> str:

@@ -7,6 +7,7 @@ loaded until someone needs them: publishing does not, so a topic that is only wr
 from __future__ import annotations
 
 import asyncio
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from mainspring.bus.names import DEAD_LETTERS
@@ -23,59 +24,39 @@ if TYPE_CHECKING:
 SYSTEM: Final = "system."
 
 
+@dataclass(slots=True, eq=False)
 class Topic:
     """One topic. `active` are the groups with members: the only ones a published event has to be shown to."""
 
-    __slots__ = (
-        "active",
-        "audited",
-        "bucket",
-        "budget",
-        "config",
-        "delivered",
-        "followers",
-        "groups",
-        "json",
-        "loaded",
-        "make_tail",
-        "name",
-        "published",
-        "stored",
-        "tails",
-        "upcaster",
-        "version",
-    )
+    config: TopicConfig
+    budget: TailBudget
+    now_ms: InitVar[int]
+    _: KW_ONLY
+    stored: bool
+    make_tail: type[PartitionTail]
+    name: str = field(init=False)
+    json: bytes = field(init=False)
+    audited: bool = field(init=False)
+    version: int = ABSENT  # of its record; only kept where other nodes write it too
+    loaded: bool = False
+    tails: list[PartitionTail] = field(default_factory=list)
+    groups: dict[str, Group] = field(default_factory=dict)
+    active: dict[Group, None] = field(default_factory=dict)
+    followers: set[asyncio.Event] = field(default_factory=set)
+    published: int = 0
+    delivered: int = 0
+    bucket: TokenBucket | None = None
+    upcaster: Upcaster | None = None
 
-    def __init__(
-        self,
-        config: TopicConfig,
-        budget: TailBudget,
-        now_ms: int,
-        *,
-        stored: bool,
-        make_tail: type[PartitionTail],
-    ) -> None:
-        self.name: str = config.topic
-        self.json: bytes = json_text(config.topic)
-        self.budget: TailBudget = budget
-        self.stored: bool = stored
-        self.version: int = ABSENT  # of its record; only kept where other nodes write it too
-        self.make_tail: type[PartitionTail] = make_tail
-        self.loaded: bool = False
-        self.tails: list[PartitionTail] = []
-        self.groups: dict[str, Group] = {}
-        self.active: dict[Group, None] = {}
-        self.followers: set[asyncio.Event] = set()
-        self.published: int = 0
-        self.delivered: int = 0
-        self.bucket: TokenBucket | None = None
-        self.upcaster: Upcaster | None = None
-        self.configure(config, now_ms)
+    def __post_init__(self, now_ms: int) -> None:
+        self.name = self.config.topic
+        self.json = json_text(self.name)
+        self.configure(self.config, now_ms)
 
     def configure(self, config: TopicConfig, now_ms: int) -> None:
         """Take new settings. New partitions start at 1 for the groups that exist."""
-        self.config: TopicConfig = config
-        self.audited: bool = config.audit and not self.is_system
+        self.config = config
+        self.audited = config.audit and not self.is_system
         self.bucket = bucket(config.rate_per_second, config.rate_burst, now_ms)
         for partition in range(len(self.tails), config.partitions):
             tail = self.make_tail(self.name, partition, self.budget)
