@@ -8,17 +8,15 @@
 | roles | work for one node at a time |
 | program_versions | what the programs of all living nodes declare, and which is the newest |
 | startup | the data directory, the node's name, waiting for the log, what acknowledgements mean |
-| errors | what can keep a node from being one of several |
 """
 
 from __future__ import annotations
 
 from mainspring.cluster.cluster import About, Alone, Cluster, NodeView, Role
-from mainspring.cluster.errors import NameTaken, NotDurable
-from mainspring.cluster.membership import LEASE_MS, Membership
+from mainspring.cluster.membership import LEASE_MS, Membership, NameTaken
 from mainspring.cluster.peers import FORMAT, NODES, inbox
 from mainspring.cluster.program_versions import DeclarationsInForce, Declared, ProgramOrder, ProgramVersions
-from mainspring.cluster.startup import Home, check_durability, node_name, with_patience
+from mainspring.cluster.startup import Home, NotDurable, check_durability, node_name, with_patience
 
 __all__ = [
     "FORMAT",

@@ -61,13 +61,14 @@ class Role(Protocol):
 
     def guard(self, batch: Batch) -> None:
         """The batch is refused unless this node still has the role. Adds nothing when there are no other nodes."""
+        return
 
     def on_change(self, callback: Callable[[bool], None]) -> None:
         """Call with True when this node gets the role and with False when it has lost it; at once if it is held."""
 
 
 class Cluster(Protocol):
-    """The other nodes as one node sees them."""
+    """The other nodes as one node sees them. Where there are none, there is nothing to guard, announce or report."""
 
     node: str  # this node's name, unique among those alive
 
@@ -77,6 +78,7 @@ class Cluster(Protocol):
 
     def guard(self, batch: Batch) -> None:
         """The batch is refused once this node's lease was taken. Adds nothing when there are no other nodes."""
+        return
 
     def alive(self, epoch: int) -> bool:
         """Whether a node holds the lease of this epoch."""
@@ -94,27 +96,30 @@ class Cluster(Protocol):
 
     def announce(self) -> None:
         """What this node says about itself has changed: tell the others now."""
+        return
 
     def on_death(self, callback: Callable[[int], None]) -> None:
         """Call with the epoch of each node whose lease is gone: it stopped, or another node took the lease away.
 
         Also, after `on_fenced`, with this node's own former epoch: if it is the last node, no other can clean up.
         """
+        return
 
     def on_fenced(self, callback: Callable[[int], None]) -> None:
         """Call with the former epoch when this node lost its own lease; it has a new one by then.
 
         Everything held under the former epoch belongs to others now.
         """
+        return
 
     def role(self, name: str) -> Role:
         """The role of this name; from the first call on this node tries to get it."""
 
 
-# -- a node that owns its log: nobody else is there, so everything is held and nothing needs a guard
+# -- a node that owns its log: nobody else is there, so everything is held
 
 
-class AlwaysHeld:
+class AlwaysHeld(Role):
     """A role that no other node could want."""
 
     held = True
@@ -122,14 +127,11 @@ class AlwaysHeld:
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def guard(self, batch: Batch) -> None:
-        """Nothing to guard against."""
-
     def on_change(self, callback: Callable[[bool], None]) -> None:
         callback(True)
 
 
-class Alone:
+class Alone(Cluster):
     """A node on an embedded engine."""
 
     epoch = 0
@@ -141,9 +143,6 @@ class Alone:
         self._about = about
         self._started = started
 
-    def guard(self, batch: Batch) -> None:
-        """Nothing to guard against."""
-
     def alive(self, epoch: int) -> bool:
         return epoch == 0
 
@@ -151,15 +150,6 @@ class Alone:
         return [
             NodeView(name=self.node, epoch=0, since=self._started, here=True, **msgspec.structs.asdict(self._about()))
         ]
-
-    def announce(self) -> None:
-        """Nobody to tell."""
-
-    def on_death(self, callback: Callable[[int], None]) -> None:
-        """Nobody else can die."""
-
-    def on_fenced(self, callback: Callable[[int], None]) -> None:
-        """Nobody can take the lease away."""
 
     def role(self, name: str) -> AlwaysHeld:
         return AlwaysHeld(name)

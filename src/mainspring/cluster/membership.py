@@ -26,7 +26,6 @@ from typing import Final
 import msgspec
 
 from mainspring.cluster.cluster import About, NodeView
-from mainspring.cluster.errors import NameTaken
 from mainspring.cluster.peers import (
     EVERYTHING,
     LEASES,
@@ -43,7 +42,7 @@ from mainspring.cluster.peers import (
     lease_key,
 )
 from mainspring.cluster.roles import Roles, SharedRole
-from mainspring.errors import MainspringError
+from mainspring.errors import BootError, MainspringError
 from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, MissedTooMuch, Receipt, Refused
 from mainspring.loop import BackgroundTasks, Loop, pause
 
@@ -55,6 +54,19 @@ _LOOKS: Final = 10  # per lease: how finely silence is measured
 _SLOW_MS: Final = 2_000  # a commit that takes longer will not be quick for other writers either
 _FINAL: Final = (MissedTooMuch, FormatError)  # errors that every later try would meet again
 _NODE, _ROLE = "node/", "role/"
+
+
+class NameTaken(BootError):
+    """Another node of this name is alive. Names tell nodes apart, so the second one does not start."""
+
+    code = "name_taken"
+
+    def __init__(self, node: str, address: str = "") -> None:
+        where = f" at {address}" if address else ""
+        super().__init__(
+            f"another node named {node!r} is alive{where}",
+            remedy="give each node its own name with --node, and its own data directory",
+        )
 
 
 class Membership:

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from mainspring.cluster.errors import NotDurable
 from mainspring.errors import BootError, SettingError
 from mainspring.log import Durability, Log, LogUnavailable
 from mainspring.loop import Clock, Loop, pause
@@ -22,6 +21,18 @@ _STEP_MS: Final = 1_000
 _ID_FILE: Final = "node.id"
 _LONGEST_ID: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class NotDurable(BootError):
+    """An acknowledgement of the engine, as it is configured, does not mean that nothing can be lost."""
+
+    code = "not_durable"
+
+    def __init__(self, statement: str) -> None:
+        super().__init__(
+            f"what the engine acknowledges could still be lost: {statement}",
+            remedy="configure the server for it (docs/how-to/run-several-nodes.md), or start without --require-durable",
+        )
 
 
 class Home:

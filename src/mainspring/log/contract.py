@@ -36,12 +36,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, MissingExtra
 from mainspring.loop import Clock
 
 K = TypeVar("K")
@@ -519,6 +520,40 @@ class EngineFactory(Protocol):
         ...
 
 
+class PluginFactory:
+    """An engine whose driver may not be installed.
+
+    `home` names the module that offers `open_engine`, `inspect` and `init`, with the parameters of `EngineFactory`. It
+    is imported when it is needed, after `driver`.
+    """
+
+    def __init__(self, scheme: str, *, driver: str, package: str, install: str, home: str) -> None:
+        self.package = package
+        self.install = install
+        self._scheme, self._driver, self._home = scheme, driver, home
+
+    def open(self, address: str, setup: EngineSetup) -> Engine:
+        engine: Engine = self._module().open_engine(address, setup)
+        return engine
+
+    async def inspect(self, address: str, setup: EngineSetup) -> Inspection:
+        found: Inspection = await self._module().inspect(address, setup)
+        return found
+
+    async def init(self, address: str, setup: EngineSetup) -> list[str]:
+        made: list[str] = await self._module().init(address, setup)
+        return made
+
+    def _module(self) -> Any:
+        try:
+            import_module(self._driver)
+        except ImportError:
+            raise MissingExtra(
+                f"the engine {self._scheme}:// needs the package {self.package}", remedy=self.install
+            ) from None
+        return import_module(self._home)
+
+
 # -- helpers for writing an engine: every engine must answer alike
 
 
@@ -664,7 +699,7 @@ class BatchPlanner:
         """Write the record, or delete it (None); gives its version. Raises `UnicodeEncodeError`."""
         raise NotImplementedError
 
-    def add(self, batch: Batch) -> Result:
+    def _decide(self, batch: Batch) -> Result:
         """The batch's receipt, or why nothing of it happens."""
         offsets: list[tuple[int, int, bool]] = []
         versions: list[int] = []

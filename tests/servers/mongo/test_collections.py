@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mainspring.bus.groups.position import PositionRecord, encode_position, record_key
 from mainspring.bus.topics.config import encode_topic, parse_topic
-from mainspring.log import Append, Batch, DamagedEvent, DamagedRecord, FormatError, Receipt, Remove, StoredEvent
-from mainspring.log.engines.mongo.engine import init
+from mainspring.log import (
+    Append,
+    Batch,
+    DamagedEvent,
+    DamagedRecord,
+    EngineSetup,
+    FormatError,
+    Receipt,
+    Remove,
+    StoredEvent,
+)
+from mainspring.log.engines.mongo import FACTORY
 from tests.support.fixtures.mongo import OpenEngine
 
 EVENT_FIELDS = {
@@ -236,10 +247,10 @@ async def test_a_batch_that_no_document_can_hold_is_refused(open_engine: OpenEng
 
 
 async def test_init_makes_what_is_missing_and_says_so(address: str, database: Any) -> None:
-    done = await init(address)
+    done = await FACTORY.init(address, EngineSetup(Path()))
     assert "created the collection events" in done
     assert "created the unique index (topic, partition, offset) of events" in done
-    assert await init(address) == []
+    assert await FACTORY.init(address, EngineSetup(Path())) == []
     assert "@" not in "".join(done)
 
 
@@ -248,7 +259,7 @@ async def test_a_database_of_something_else_is_left_alone(address: str, database
     with pytest.raises(FormatError, match="not a log of Mainspring"):
         await open_engine()
     with pytest.raises(FormatError):
-        await init(address)
+        await FACTORY.init(address, EngineSetup(Path()))
     assert database.list_collection_names() == ["events"]
 
 

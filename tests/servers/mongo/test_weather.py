@@ -13,9 +13,9 @@ import pytest
 import trustme
 
 from mainspring.errors import SettingError
-from mainspring.log import Append, Batch, Change, InDoubt, LogUnavailable, Receipt, Result
+from mainspring.log import Append, Batch, Change, EngineSetup, InDoubt, LogUnavailable, Receipt, Result
+from mainspring.log.engines.mongo import FACTORY, MongoEngine
 from mainspring.log.engines.mongo.connection import LogAccess, describe
-from mainspring.log.engines.mongo.engine import MongoEngine, init
 from mainspring.loop import VirtualClock
 from tests.support.mongo_server import MongoServer, free_port, own_server
 from tests.support.proxy import Proxy
@@ -105,7 +105,7 @@ class TestAtBoot:
         assert "secret" not in str(error.value)
         assert "127.0.0.1" in str(error.value)
         with pytest.raises(LogUnavailable):
-            await init(f"mongodb://127.0.0.1:{free_port()}/x?{_SOON}")
+            await FACTORY.init(f"mongodb://127.0.0.1:{free_port()}/x?{_SOON}", EngineSetup(Path()))
 
     async def test_it_opens_once_the_server_is_there(self, proxy: Proxy, name: str) -> None:
         proxy.cut()

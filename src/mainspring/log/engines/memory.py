@@ -112,10 +112,10 @@ class MemoryEngine(BatchPlanner):
     # -- writing
 
     async def commit(self, batches: Sequence[Batch]) -> list[Result]:
-        return [self.add(batch) for batch in batches]
+        return [self._decide(batch) for batch in batches]
 
     def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None:
-        done([self.add(batch) for batch in batches])
+        done([self._decide(batch) for batch in batches])
 
     def _append(self, event: Append) -> tuple[int, int, bool]:
         if fault := not_storable(event):

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from mainspring.errors import MissingExtra
 from mainspring.lazy_imports import lazy_imports
-from mainspring.log.contract import EngineSetup, Inspection
+from mainspring.log.contract import PluginFactory
 
 if TYPE_CHECKING:
     from mainspring.log.engines.mongo.engine import MongoEngine as MongoEngine
@@ -28,35 +27,10 @@ if TYPE_CHECKING:
 __getattr__ = lazy_imports(globals(), {"mainspring.log.engines.mongo.engine": "MongoEngine"})
 
 
-class MongoFactory:
-    """Addresses `mongodb://` and `mongodb+srv://`. See `EngineFactory`."""
-
-    package = "pymongo"
-    install = "pip install 'mainspring[mongo]'"
-
-    def open(self, address: str, setup: EngineSetup) -> MongoEngine:
-        self._need_driver()
-        from mainspring.log.engines.mongo.engine import MongoEngine
-
-        return MongoEngine(address, database=setup.database, clock=setup.clock)
-
-    async def inspect(self, address: str, setup: EngineSetup) -> Inspection:
-        self._need_driver()
-        from mainspring.log.engines.mongo.engine import inspect_database
-
-        return await inspect_database(address, database=setup.database)
-
-    async def init(self, address: str, setup: EngineSetup) -> list[str]:
-        self._need_driver()
-        from mainspring.log.engines.mongo.engine import init
-
-        return await init(address, database=setup.database)
-
-    def _need_driver(self) -> None:
-        try:
-            import pymongo  # noqa: F401
-        except ImportError:
-            raise MissingExtra(f"the engine mongodb:// needs the package {self.package}", remedy=self.install) from None
-
-
-FACTORY: Final = MongoFactory()
+FACTORY: Final = PluginFactory(
+    "mongodb",
+    driver="pymongo",
+    package="pymongo",
+    install="pip install 'mainspring[mongo]'",
+    home="mainspring.log.engines.mongo.engine",
+)

@@ -17,6 +17,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from hashlib import sha256
+from operator import itemgetter
 from typing import Any, Final
 
 import msgspec
@@ -197,15 +198,11 @@ def counter_document(standing: PartitionStanding, commit: int) -> Document:
     }
 
 
+_COUNTER_FIELDS: Final = itemgetter("topic", "partition", "nextOffset", "events", "bytes", "below")
+
+
 def standing_of(document: Mapping[str, Any]) -> PartitionStanding:
-    return PartitionStanding(
-        document["topic"],
-        document["partition"],
-        document["nextOffset"],
-        document["events"],
-        document["bytes"],
-        document["below"],
-    )
+    return PartitionStanding(*_COUNTER_FIELDS(document))
 
 
 # -- records
@@ -290,16 +287,8 @@ def _crc(space: str, key: str, version: int, value: bytes) -> int:
 
 
 def mark_document(mark: JournalMark, commit: int) -> Document:
-    return {
-        "_id": mark_id(mark.topic, mark.dedupe),
-        "topic": mark.topic,
-        "dedupe": mark.dedupe,
-        "partition": mark.partition,
-        "offset": mark.offset,
-        "until": mark.until,
-        "commit": commit,
-    }
+    return {"_id": mark_id(mark.topic, mark.dedupe), **msgspec.structs.asdict(mark), "commit": commit}
 
 
 def mark_of(document: Mapping[str, Any]) -> Mark:
-    return Mark(document["topic"], document["dedupe"], document["partition"], document["offset"], document["until"])
+    return Mark(*itemgetter(*Mark.__struct_fields__)(document))

@@ -25,6 +25,7 @@ from mainspring.log.contract import (
     Batch,
     Bounds,
     Durability,
+    EngineSetup,
     FormatError,
     Inspection,
     LogUnavailable,
@@ -462,17 +463,20 @@ class MongoEngine(Watched):
             last = page[-1]
 
 
-async def init(url: str, *, database: str = DEFAULT_DATABASE) -> list[str]:
+def open_engine(url: str, setup: EngineSetup) -> MongoEngine:
+    return MongoEngine(url, database=setup.database, clock=setup.clock)
+
+
+async def init(url: str, setup: EngineSetup) -> list[str]:
     """Make the collections and indexes that are missing; what was done, in words. Harmless beside running nodes."""
-    address = parse_address(url, database)
-    async with _client(address) as (_, opened):
+    async with _client(parse_address(url, setup.database)) as (_, opened):
         await schema.check_format(opened)
         return await schema.create(opened)
 
 
-async def inspect_database(url: str, *, database: str = DEFAULT_DATABASE) -> Inspection:
+async def inspect(url: str, setup: EngineSetup) -> Inspection:
     """What is there; nothing is made."""
-    address = parse_address(url, database)
+    address = parse_address(url, setup.database)
     async with _client(address) as (client, opened):
         there = await schema.check_format(opened)
         missing = tuple(await schema.missing(opened))

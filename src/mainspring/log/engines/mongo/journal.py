@@ -82,7 +82,7 @@ class Journal:
                 stored = await self._insert(document, sent)
                 if stored:
                     sent = True
-                    await self._check_floor(number)
+                    await self.check_position(number - 1)
                     return entry
                 if stored is False:
                     return None
@@ -167,21 +167,13 @@ class Journal:
     async def _raise(self, name: str, number: int, version: int) -> None:
         await self._meta.update_one({"_id": name}, {"$max": {"number": number, "version": version}}, upsert=True)
 
-    async def _check_floor(self, number: int) -> None:
-        if (await self.floor())[0] >= number:
-            raise missed_too_much()
-
     async def check_position(self, position: int) -> None:
         """Raise `MissedTooMuch` when entries that this node has not seen are gone."""
         if (await self.floor())[0] > position:
-            raise missed_too_much()
-
-
-def missed_too_much() -> MissedTooMuch:
-    return MissedTooMuch(
-        "this node was away for longer than the journal of the log is kept",
-        remedy="start it again; to bridge longer absences raise keep_ms in the address",
-    )
+            raise MissedTooMuch(
+                "this node was away for longer than the journal of the log is kept",
+                remedy="start it again; to bridge longer absences raise keep_ms in the address",
+            )
 
 
 # -- what an entry says

@@ -249,7 +249,7 @@ class EntryPlan(BatchPlanner):
         """The batch's receipt once the entry is stored, or why it takes no part in it."""
         self._effects = Effects()
         before = self._version
-        result = super().add(batch)
+        result = self._decide(batch)
         if isinstance(result, Receipt) and (fault := _too_large(self._effects)):
             self._take_back()
             result = fault

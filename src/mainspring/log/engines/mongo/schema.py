@@ -18,7 +18,8 @@ needed: in the group of a position, and in spaces and topics before a `|`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from mainspring.log.contract import FormatError
@@ -127,21 +128,7 @@ async def check_format(database: Any) -> bool:
 
 async def missing(database: Any) -> list[str]:
     """What `create` would make, in words."""
-    there = set(await database.list_collection_names())
-    found = [f"the collection {name}" for name in COLLECTIONS if name not in there]
-    for name, fields, unique in INDEXES:
-        if name not in there or not await _has_index(database, name, fields):
-            found.append(_index_text(name, fields, unique))
-    return found
-
-
-async def _has_index(database: Any, name: str, fields: tuple[str, ...]) -> bool:
-    known = await database[name].index_information()
-    return any(list(index["key"]) == [(field, 1) for field in fields] for index in known.values())
-
-
-def _index_text(name: str, fields: tuple[str, ...], unique: bool) -> str:
-    return f"the {'unique ' if unique else ''}index ({', '.join(fields)}) of {name}"
+    return [what for what, _ in await _missing(database)]
 
 
 async def create(database: Any) -> list[str]:
@@ -149,22 +136,33 @@ async def create(database: Any) -> list[str]:
     from pymongo.errors import CollectionInvalid, DuplicateKeyError, OperationFailure
 
     done: list[str] = []
-    there = set(await database.list_collection_names())
-    for name in COLLECTIONS:
-        if name not in there:
-            try:
-                await database.create_collection(name)
-                done.append(f"created the collection {name}")
-            except (CollectionInvalid, OperationFailure) as error:
-                if name not in await database.list_collection_names():
-                    raise error
-    for name, fields, unique in INDEXES:
-        if not await _has_index(database, name, fields):
-            await database[name].create_index([(field, 1) for field in fields], unique=unique)
-            done.append(f"created {_index_text(name, fields, unique)}")
+    for what, make in await _missing(database):
+        try:
+            await make()
+            done.append(f"created {what}")
+        except (CollectionInvalid, OperationFailure):
+            if any(what == left for left, _ in await _missing(database)):
+                raise
     try:
         await database[META].insert_one({"_id": "format", "format": FORMAT})
         done.append(f"wrote the format's version: {FORMAT}")
     except DuplicateKeyError:
         pass
     return done
+
+
+async def _missing(database: Any) -> list[tuple[str, Callable[[], Awaitable[object]]]]:
+    """What is not there, in words, and how to make it."""
+    there = set(await database.list_collection_names())
+    found: list[tuple[str, Callable[[], Awaitable[object]]]] = [
+        (f"the collection {name}", partial(database.create_collection, name))
+        for name in COLLECTIONS
+        if name not in there
+    ]
+    for name, fields, unique in INDEXES:
+        keys = [(field, 1) for field in fields]
+        indexes = await database[name].index_information() if name in there else {}
+        if all(list(index["key"]) != keys for index in indexes.values()):
+            what = f"the {'unique ' if unique else ''}index ({', '.join(fields)}) of {name}"
+            found.append((what, partial(database[name].create_index, keys, unique=unique)))
+    return found

@@ -14,7 +14,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from nats.nuid import NUID
@@ -23,8 +24,10 @@ from mainspring.errors import MainspringError
 from mainspring.log.contract import (
     Batch,
     Durability,
+    EngineSetup,
     FormatError,
     InDoubt,
+    Inspection,
     LogUnavailable,
     ReadThrough,
     Refused,
@@ -35,12 +38,12 @@ from mainspring.log.contract import (
 from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.address import NatsAddress, parse
 from mainspring.log.engines.nats.connection import CANCEL_SECONDS, ApiError, LinkLost, NatsConnection, ServerLink
+from mainspring.log.engines.nats.durability import durability_and_window
 from mainspring.log.engines.nats.follower import StreamFollower
-from mainspring.log.engines.nats.inspect import durability_and_window
 from mainspring.log.engines.nats.replica import ApplyOutcome, Replica, StreamMessage
 from mainspring.log.engines.nats.sender import Sender, SentMessage
 from mainspring.log.engines.nats.snapshots import USUAL_RULES, StreamTrimmer, TrimmingRules
-from mainspring.log.engines.nats.startup import find_stream, open_replica
+from mainspring.log.engines.nats.startup import find_stream, look_for_stream, open_replica
 from mainspring.loop import BackgroundTasks, reject, wake
 
 MOST_AT_ONCE = 256  # messages handed to the replica together
@@ -291,3 +294,49 @@ class JetStreamEngine(ReadThrough, Watched):
             reject(self._caught_up, error)
         for callback in self._on_failure:
             callback(error)
+
+
+def open_engine(text: str, setup: EngineSetup) -> JetStreamEngine:
+    address = parse(text)
+    return JetStreamEngine(address, Path(setup.data_dir) / f"nats-{address.name}.sqlite3")
+
+
+async def inspect(text: str, _: EngineSetup) -> Inspection:
+    """What is there. Unlike a node this changes nothing, also not the number of replicas the address asks for."""
+    address = parse(text)
+    place = f"{address.stream} on {', '.join(address.servers)}"
+    async with _connected(address) as connection:
+        found = await look_for_stream(connection)
+        if found is None:
+            missing = (f"the stream {address.stream}",)
+            return Inspection(place=place, log=False, knows=encoding.FORMAT, missing=missing)
+        durability, window = await durability_and_window(address, found, connection.servers)
+    return Inspection(
+        place=place,
+        log=True,
+        knows=encoding.FORMAT,
+        format=found.format,
+        replicas=found.replicas,
+        wanted_replicas=address.replicas or None,
+        durability=durability,
+        loss_window_s=window,
+    )
+
+
+async def init(text: str, _: EngineSetup) -> list[str]:
+    """Have the stream there, with as many replicas as the address asks for; what was made, in words."""
+    address = parse(text)
+    async with _connected(address) as connection:
+        there = await look_for_stream(connection)
+        await find_stream(connection)
+    return [] if there is not None else [f"created the stream {address.stream}"]
+
+
+@asynccontextmanager
+async def _connected(address: NatsAddress) -> AsyncIterator[NatsConnection]:
+    connection = NatsConnection(address, "mainspring engine")
+    try:
+        await connection.open(address.patience)
+        yield connection
+    finally:
+        await connection.close()

@@ -35,61 +35,49 @@ _logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class Attempts:
-    """Asking again and again while patience lasts."""
-
-    def __init__(self, connection: NatsConnection) -> None:
-        self._connection = connection
-        self._deadline = asyncio.get_running_loop().time() + connection.address.patience
-
-    @property
-    def left(self) -> float:
-        return self._deadline - asyncio.get_running_loop().time()
-
-    async def link(self) -> ServerLink:
-        async with asyncio.timeout_at(self._deadline + AGAIN_SECONDS):
-            return await self._connection.linked()
-
-    async def again(self, what: str, error: Exception) -> None:
-        """Returns when it is time for another try; raises `LogUnavailable` when it is time to stop."""
-        if self.left < 0:
-            if isinstance(error, LogUnavailable):
-                raise error
-            raise LogUnavailable(
-                f"{what}: {str(error) or type(error).__name__}", remedy="see the servers' logs; then try again"
-            ) from error
-        await asyncio.sleep(AGAIN_SECONDS)
-
-
 async def look_for_stream(connection: NatsConnection) -> StreamInfo | None:
     """The log's stream as it is, or None; nothing is made or changed."""
-    return await _answered(connection, lambda link, _: stream.find(link, connection.address))
+    return await _patiently(connection, lambda link, _: stream.find(link, connection.address))
 
 
 async def find_stream(connection: NatsConnection, replica: Path | None = None) -> StreamInfo:
     """The log's stream, made if there is none and this node, which would have this replica, has never seen one."""
     address = connection.address
 
-    async def find(link: ServerLink, attempts: Attempts) -> StreamInfo:
+    async def find(link: ServerLink, left: float) -> StreamInfo:
         found = await stream.find(link, address)
         if found is None:
             if replica is not None:
                 _refuse_if_known(replica, address)
-            found = await stream.make(link, address, patient=attempts.left > 1)
+            found = await stream.make(link, address, patient=left > 1)
         if address.replicas not in (0, found.replicas):
             found = await stream.set_replicas(link, address)
         return found
 
-    return await _answered(connection, find)
+    return await _patiently(connection, find)
 
 
-async def _answered(connection: NatsConnection, ask: Callable[[ServerLink, Attempts], Awaitable[T]]) -> T:
-    attempts = Attempts(connection)
+async def _patiently(
+    connection: NatsConnection,
+    ask: Callable[[ServerLink, float], Awaitable[T]],
+    trouble: str = "JetStream does not answer",
+) -> T:
+    """Ask again and again while patience lasts; `ask` gets the seconds left. Raises `LogUnavailable` in the end."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + connection.address.patience
     while True:
         try:
-            return await ask(await attempts.link(), attempts)
-        except (ApiError, LinkLost, TimeoutError, LogUnavailable) as error:
-            await attempts.again("JetStream does not answer", error)
+            async with asyncio.timeout_at(deadline + AGAIN_SECONDS):
+                link = await connection.linked()
+            return await ask(link, deadline - loop.time())
+        except (ApiError, LinkLost, OSError, LogUnavailable, nats.errors.Error) as error:
+            if loop.time() > deadline:
+                if isinstance(error, LogUnavailable):
+                    raise
+                raise LogUnavailable(
+                    f"{trouble}: {str(error) or type(error).__name__}", remedy="see the servers' logs; then try again"
+                ) from error
+        await asyncio.sleep(AGAIN_SECONDS)
 
 
 async def open_replica(replica: Replica, connection: NatsConnection, found: StreamInfo) -> StreamInfo:
@@ -128,8 +116,8 @@ async def _seen_to_its_end(replica: Replica, connection: NatsConnection, found: 
     state = replica.state
     while state.stream == found.identity and state.applied > found.last and loop.time() < deadline:
         await asyncio.sleep(AGAIN_SECONDS)
-        with suppress(ApiError, LinkLost, TimeoutError, LogUnavailable):
-            found = await stream.find(await Attempts(connection).link(), connection.address) or found
+        with suppress(LogUnavailable):
+            found = await look_for_stream(connection) or found
     return found
 
 
@@ -149,7 +137,7 @@ async def _why_another(replica: Replica, connection: NatsConnection, found: Stre
 async def _time_of(connection: NatsConnection, seq: int) -> int | None:
     """The time in ms of a message in the stream."""
 
-    async def ask(link: ServerLink, _: Attempts) -> int | None:
+    async def ask(link: ServerLink, _: float) -> int | None:
         try:
             reply = await link.api(f"STREAM.MSG.GET.{connection.address.stream}", {"seq": seq})
         except ApiError as error:
@@ -158,7 +146,7 @@ async def _time_of(connection: NatsConnection, seq: int) -> int | None:
             raise
         return _milliseconds(reply["message"]["time"])
 
-    return await _answered(connection, ask)
+    return await _patiently(connection, ask)
 
 
 def _milliseconds(time: str) -> int:
@@ -171,16 +159,15 @@ def _milliseconds(time: str) -> int:
 async def _start_from_snapshot(replica: Replica, connection: NatsConnection, found: StreamInfo) -> None:
     needed = replica.state.applied + 1
     await replica.close()
-    attempts = Attempts(connection)
-    while True:
-        try:
-            if not await snapshots.download(await attempts.link(), connection.address, _fetched(replica.path)):
-                raise fell_behind(needed, found.first)
-            break
-        except (ApiError, LinkLost, OSError, nats.errors.Error) as error:
-            await attempts.again("the log's snapshot cannot be fetched", error)
+    fetched = replica.path.with_name(replica.path.name + ".fetched")
+
+    async def fetch(link: ServerLink, _: float) -> bool:
+        return await snapshots.download(link, connection.address, fetched)
+
+    if not await _patiently(connection, fetch, "the log's snapshot cannot be fetched"):
+        raise fell_behind(needed, found.first)
     _remove(replica)
-    os.replace(_fetched(replica.path), replica.path)
+    os.replace(fetched, replica.path)
     await replica.open()
     if replica.state.applied + 1 < found.first:
         raise fell_behind(replica.state.applied + 1, found.first)
@@ -197,10 +184,6 @@ def _refuse_if_known(path: Path, address: NatsAddress) -> None:
                 f"the server has no stream {address.stream}, but this node has seen {row[0]} messages of it",
                 remedy=f"check the address, or restore the stream from a backup; to begin an empty log, remove {path}",
             )
-
-
-def _fetched(path: Path) -> Path:
-    return path.with_name(path.name + ".fetched")
 
 
 def _aside(path: Path) -> Path:

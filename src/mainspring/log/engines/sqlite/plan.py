@@ -185,7 +185,7 @@ class CommitPlan(BatchPlanner):
         self._marks_before.clear()
         self._values_before = len(self.event_values)
         self._version_before = self._log_state.version
-        result = super().add(batch)
+        result = self._decide(batch)
         if self.assumes_new_marks and type(result) is Refused and _has_marks(batch):
             raise UnknownMarks from result
         return result

@@ -1,4 +1,4 @@
-"""Looking at the log's stream without being a node: is it there, and what does an acknowledgement mean?
+"""What an acknowledgement means.
 
 JetStream acknowledges a message when a majority of the replicas has it, not when it is on a disk: by default a server
 syncs its files every two minutes. The stream says how many replicas there are. How often a server syncs can be read at
@@ -9,17 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import urllib.request
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Final
 
 import msgspec
 
-from mainspring.log.contract import Durability, Inspection
-from mainspring.log.engines.nats.address import NatsAddress, parse
-from mainspring.log.engines.nats.connection import NatsConnection
-from mainspring.log.engines.nats.encoding import FORMAT
-from mainspring.log.engines.nats.startup import find_stream, look_for_stream
+from mainspring.log.contract import Durability
+from mainspring.log.engines.nats.address import NatsAddress
 from mainspring.log.engines.nats.stream import StreamInfo
 
 MONITOR_PORT: Final = 8222  # where servers that have one usually put it
@@ -110,44 +105,3 @@ def _ask(monitor: str) -> _Server | None:
             return msgspec.json.decode(reply.read(), type=_Server)
     except (OSError, ValueError, msgspec.MsgspecError):
         return None
-
-
-async def inspect_stream(text: str) -> Inspection:
-    """What is there. Unlike a node this changes nothing, also not the number of replicas the address asks for."""
-    address = parse(text)
-    place = f"{address.stream} on {', '.join(address.servers)}"
-    async with _connected(address) as connection:
-        found = await look_for_stream(connection)
-        if found is None:
-            missing = (f"the stream {address.stream}",)
-            return Inspection(place=place, log=False, knows=FORMAT, missing=missing)
-        durability, window = await durability_and_window(address, found, connection.servers)
-    return Inspection(
-        place=place,
-        log=True,
-        knows=FORMAT,
-        format=found.format,
-        replicas=found.replicas,
-        wanted_replicas=address.replicas or None,
-        durability=durability,
-        loss_window_s=window,
-    )
-
-
-async def make_stream(text: str) -> list[str]:
-    """Have the stream there, with as many replicas as the address asks for; what was made, in words."""
-    address = parse(text)
-    async with _connected(address) as connection:
-        there = await look_for_stream(connection)
-        await find_stream(connection)
-    return [] if there is not None else [f"created the stream {address.stream}"]
-
-
-@asynccontextmanager
-async def _connected(address: NatsAddress) -> AsyncIterator[NatsConnection]:
-    connection = NatsConnection(address, "mainspring engine")
-    try:
-        await connection.open(address.patience)
-        yield connection
-    finally:
-        await connection.close()
