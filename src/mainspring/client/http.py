@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import ssl as ssl_module
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, urlsplit
 
 import msgspec
 
@@ -45,7 +46,8 @@ class NodeHttp:
         parts = urlsplit(url)
         scheme = "https" if parts.scheme in ("wss", "https") else "http"
         self._base = f"{scheme}://{parts.netloc}"
-        self._query = f"?{parts.query}" if parts.query else ""
+        # What the WebSocket's address says about who is asking.
+        self._claims = {name: value for name, value in parse_qsl(parts.query) if name == "agent_id"}
 
     async def close(self) -> None:
         if self._session is not None:
@@ -56,32 +58,33 @@ class NodeHttp:
         return msgspec.json.decode(await self._fetch(method, path, body, params) or b"null")
 
     async def _fetch(self, method: str, path: str, body: Any, params: dict[str, str] | None) -> bytes:
+        data = None if body is None else encode(body)
+        headers = None if body is None else {"Content-Type": "application/json"}
+        async with self._request(
+            method, path, params or {}, "the node does not answer", data=data, headers=headers
+        ) as response:
+            return await response.read()
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, params: dict[str, str], trouble: str, **settings: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         import aiohttp
 
+        url, asked = self._base + path, {**self._claims, **params}
+        ssl = True if self._ssl is None else self._ssl
         try:
-            async with self._open().request(
-                method,
-                self._base + path,
-                params={**self._claims(), **(params or {})},
-                data=None if body is None else encode(body),
-                headers={"Content-Type": "application/json"} if body is not None else None,
-                ssl=True if self._ssl is None else self._ssl,
-            ) as response:
-                data = await response.read()
+            async with self._open().request(method, url, params=asked, ssl=ssl, **settings) as response:
                 if response.status >= 400:
-                    raise problem(response.status, data)
-                return data
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise CannotConnect(f"the node does not answer: {error}", remedy="is it running?") from error
+                    raise problem(response.status, await response.read())
+                yield response
+        except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
+            raise CannotConnect(f"{trouble}: {error}", remedy="is it running?") from error
 
-    async def read(
-        self, topic: str, *, params: dict[str, str], partition: int | None = None
-    ) -> AsyncIterator[list[EventEnvelope]]:
+    async def read(self, topic: str, *, params: dict[str, str]) -> AsyncIterator[list[EventEnvelope]]:
         """Stored events, page by page, up to what is stored now."""
         path = f"/topics/{quote(topic, safe='')}/events"
         asked = {**params, "limit": str(PAGE)}
-        if partition is not None:
-            asked["partition"] = str(partition)
         while True:
             page = _decode_page(await self._fetch("GET", path, None, asked))
             if page.events:
@@ -101,34 +104,19 @@ class NodeHttp:
         import aiohttp
 
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=45)  # a comment comes every 15 s
-        try:
-            async with self._open().get(
-                f"{self._base}/topics/{quote(topic, safe='')}/stream",
-                params={**self._claims(), **params},
-                timeout=timeout,
-                ssl=True if self._ssl is None else self._ssl,
-            ) as response:
-                if response.status >= 400:
-                    raise problem(response.status, await response.read())
-                cursor = ""
-                data: list[bytes] = []
-                async for line in response.content:
-                    text = line.rstrip(b"\r\n")
-                    if text.startswith(b"id: "):
-                        cursor = text[4:].decode()
-                    elif text.startswith(b"data: "):
-                        data.append(text[6:])
-                    elif not text and (data or cursor):
-                        yield cursor, decode_envelope(b"\n".join(data)) if data else None
-                        data = []
-        except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
-            raise CannotConnect(f"the stream of {topic!r} ended: {error}") from error
-
-    def _claims(self) -> dict[str, str]:
-        """What the WebSocket's address says about who is asking."""
-        from urllib.parse import parse_qsl
-
-        return {name: value for name, value in parse_qsl(self._query[1:]) if name == "agent_id"}
+        path, trouble = f"/topics/{quote(topic, safe='')}/stream", f"the stream of {topic!r} ended"
+        async with self._request("GET", path, params, trouble, timeout=timeout) as response:
+            cursor = ""
+            data: list[bytes] = []
+            async for line in response.content:
+                text = line.rstrip(b"\r\n")
+                if text.startswith(b"id: "):
+                    cursor = text[4:].decode()
+                elif text.startswith(b"data: "):
+                    data.append(text[6:])
+                elif not text and (data or cursor):
+                    yield cursor, decode_envelope(b"\n".join(data)) if data else None
+                    data = []
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp

@@ -26,7 +26,7 @@ from typing import Any, Final
 from mainspring.backoff import Backoff
 from mainspring.client.errors import ClientError, NodeRefused, Uncertain
 from mainspring.client.frames import ErrorFrame, batch_frame, encode, expecting_frame
-from mainspring.loop import reject
+from mainspring.loop import reject, wake
 
 MAX_BATCH_EVENTS: Final = 256
 MAX_BATCH_BYTES: Final = 256 << 10
@@ -123,8 +123,7 @@ class Publishing:
             if doubtful:
                 lane.waiting = deque(event for event in lane.waiting if not 0 <= event.sent_ms < oldest)
             for event in doubtful:
-                self._decided(event)
-                event.failed(_uncertain(event))
+                self._decided(event, _uncertain(event))
         self.flush()
 
     def lost(self) -> None:
@@ -143,8 +142,7 @@ class Publishing:
         for lane in lanes.values():
             for batch in (*lane.under_way.values(), lane.waiting):
                 for event in batch:
-                    self._decided(event)
-                    event.failed(error)
+                    self._decided(event, error)
 
     # -- sending
 
@@ -196,10 +194,10 @@ class Publishing:
 
     def stored(self, corr: int, offsets: list[tuple[int, int]]) -> bool:
         """The batch is durable. False: no batch of this connection."""
-        batch = self._answered(corr)
-        if batch is None:
+        lane = self._of_corr.pop(corr, None)
+        if lane is None:
             return False
-        lane, events = batch
+        events = lane.under_way.pop(corr)
         lane.retries.succeeded()
         self.count -= len(events)
         self.bytes -= sum([len(event.event) for event in events])
@@ -211,10 +209,10 @@ class Publishing:
 
     def refused(self, corr: int, error: ErrorFrame) -> bool:
         """The batch was not stored. False: no batch of this connection."""
-        batch = self._answered(corr)
-        if batch is None:
+        lane = self._of_corr.pop(corr, None)
+        if lane is None:
             return False
-        lane, events = batch
+        events = lane.under_way.pop(corr)
         if error.code in TRY_AGAIN:
             lane.paused_ms = self._now_ms() + lane.retries.failed()
             lane.waiting.extendleft(reversed(events))
@@ -222,8 +220,7 @@ class Publishing:
                 event.sent_ms = -1  # the node said that it did not store it
         elif len(events) == 1 or error.code in WHOLE_TOPIC:
             for event in events:
-                self._decided(event)
-                event.failed(NodeRefused(error.message, code=error.code))
+                self._decided(event, NodeRefused(error.message, code=error.code))
         else:
             for event in events:
                 event.alone = True
@@ -245,13 +242,12 @@ class Publishing:
         lane.waiting.extendleft(reversed(events))
         return True
 
-    def _answered(self, corr: int) -> tuple[_Lane, list[Outgoing]] | None:
-        lane = self._of_corr.pop(corr, None)
-        return None if lane is None else (lane, lane.under_way.pop(corr))
-
-    def _decided(self, event: Outgoing) -> None:
+    def _decided(self, event: Outgoing, error: ClientError | None = None) -> None:
+        """It is out of our hands: nobody waits for it, or it failed."""
         self.count -= 1
         self.bytes -= len(event.event)
+        if error is not None:
+            event.failed(error)
 
 
 def _uncertain(event: Outgoing) -> Uncertain:
@@ -320,31 +316,26 @@ class Awaited(Outgoing):
         return self.future.done()
 
 
+@dataclass(slots=True)
 class PublishCount:
     """Counts the events of one `publish_many`, without a future for each."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        total: int | None,
-        progress: Callable[[int, int | None], object] | None,
-    ) -> None:
-        self.sent = 0
-        self.stored: int = 0
-        self.lost: int = 0
-        self.error: ClientError | None = None
-        self._loop = loop
-        self._total = total
-        self._progress = progress
-        self._said_soon = False
-        self._changed: asyncio.Future[None] | None = None
+    loop: asyncio.AbstractEventLoop
+    total: int | None
+    progress: Callable[[int, int | None], object] | None
+    sent: int = 0
+    stored: int = 0
+    lost: int = 0
+    error: ClientError | None = None
+    _said_soon: bool = False
+    _changed: asyncio.Future[None] | None = None
 
     def placed(self) -> None:
         """One is durable."""
         self.stored += 1
-        if self._progress is not None and not self._said_soon:
+        if self.progress is not None and not self._said_soon:
             self._said_soon = True
-            self._loop.call_soon(self._say)
+            self.loop.call_soon(self._say)
         if self._changed is not None:
             self._look()
 
@@ -356,19 +347,19 @@ class PublishCount:
         self._look()
 
     def _look(self) -> None:
-        if self._changed is not None and self.stored + self.lost >= self.sent and not self._changed.done():
-            self._changed.set_result(None)
+        if self._changed is not None and self.stored + self.lost >= self.sent:
+            wake(self._changed)
 
     def _say(self) -> None:
         """Once per batch that became durable, not once per event."""
         self._said_soon = False
-        if self._progress is not None:
-            self._progress(self.stored, self._total)
+        if self.progress is not None:
+            self.progress(self.stored, self.total)
 
     async def finished(self) -> int:
         """Wait for the rest; how many are durable. Raises the first error."""
         if self.stored + self.lost < self.sent:
-            self._changed = self._loop.create_future()
+            self._changed = self.loop.create_future()
             await self._changed
         if self._said_soon:
             self._say()

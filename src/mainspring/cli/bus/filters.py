@@ -34,7 +34,7 @@ def parse_filter(text: str) -> Fits:
             f"{text!r} is no filter; write key=VALUE, header.NAME=VALUE or .path.in.payload=VALUE (or != < > <= >= ~)",
             param_hint="--filter",
         )
-    find, compare = _finder(match["what"]), _comparison(match["how"])
+    find, compare = _finder(match["what"]), _COMPARISONS[match["how"]]
     wanted = [match["value"]] if not match["what"].startswith(".") else _readings(match["value"])
     negative = match["how"] == "!="
 
@@ -69,13 +69,9 @@ def _finder(what: str) -> Callable[[Envelope], Any]:
         at = envelope["payload"]
         for step in steps:
             if isinstance(step, int):
-                if not isinstance(at, list) or step >= len(at):
-                    return _NOWHERE
-                at = at[step]
-            elif isinstance(at, dict) and step in at:
-                at = at[step]
+                at = at[step] if isinstance(at, list) and step < len(at) else _NOWHERE
             else:
-                return _NOWHERE
+                at = at.get(step, _NOWHERE) if isinstance(at, dict) else _NOWHERE
         return at
 
     return walk
@@ -83,11 +79,9 @@ def _finder(what: str) -> Callable[[Envelope], Any]:
 
 def _steps(path: str) -> list[str | int]:
     """`.items[0].sku` as its steps; `.` alone is the payload itself."""
-    if path == ".":
-        return []
     steps: list[str | int] = []
     at = 0
-    while at < len(path):
+    while path != "." and at < len(path):
         match = _STEP.match(path, at)
         if match is None:
             raise typer.BadParameter(f"{path!r} is no path; write .items[0].sku", param_hint="--filter")
@@ -95,17 +89,6 @@ def _steps(path: str) -> list[str | int]:
         steps.append(int(index) if index is not None else name if name is not None else quoted)
         at = match.end()
     return steps
-
-
-def _comparison(how: str) -> Callable[[Any, Any], bool]:
-    if how == "=":
-        return _same
-    if how == "!=":
-        return lambda found, wanted: not _same(found, wanted)
-    if how == "~":
-        return _contains
-    order = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}[how]
-    return lambda found, wanted: _comparable(found, wanted) and bool(order(found, wanted))
 
 
 def _same(found: Any, wanted: Any) -> bool:
@@ -118,8 +101,23 @@ def _contains(found: Any, wanted: Any) -> bool:
     return isinstance(found, list | dict) and wanted in found
 
 
-def _comparable(found: Any, wanted: Any) -> bool:
-    if isinstance(found, bool) or isinstance(wanted, bool):
-        return False
-    both = (found, wanted)
-    return all(isinstance(each, int | float) for each in both) or all(isinstance(each, str) for each in both)
+def _ordered(order: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
+    """Numbers with numbers, texts with texts; True and False are neither."""
+
+    def compare(found: Any, wanted: Any) -> bool:
+        both = (found, wanted)
+        numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in both)
+        return (numbers or all(isinstance(each, str) for each in both)) and order(found, wanted)
+
+    return compare
+
+
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], bool]]] = {
+    "=": _same,
+    "!=": lambda found, wanted: not _same(found, wanted),
+    "~": _contains,
+    "<": _ordered(operator.lt),
+    ">": _ordered(operator.gt),
+    "<=": _ordered(operator.le),
+    ">=": _ordered(operator.ge),
+}

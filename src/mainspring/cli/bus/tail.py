@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -53,9 +53,12 @@ def tail(
 
     Examples: `tail -f orders`, `tail orders --filter key=c-17`, `tail orders --filter '.total>=100' -s 10m`.
     """
-    fits = [parse_filter(each) for each in filter or ()]
+    filters = [parse_filter(each) for each in filter or ()]
     since_ms = None if since is None else moment_ms(since, MonotonicClock().wall_ms(), "--since")
     names = list(dict.fromkeys(topics))
+
+    def fits(envelope: Envelope) -> bool:
+        return all(each(envelope) for each in filters)
 
     def show(envelope: Envelope) -> None:
         if at.as_json:
@@ -65,19 +68,14 @@ def tail(
 
     with at.connect() as connection:
         tails = {topic: _tails(connection, topic) for topic in names}
-        stored: Iterable[Envelope]
         if since_ms is not None:
             stored = _since(connection, tails, since_ms, fits)
         else:
-            stored = _last(connection, tails, lines, fits)
+            stored = iter(_last(connection, tails, lines, fits, _PAGE if filters else lines))
         for envelope in stored:
             show(envelope)
     if follow:
         _follow(at, tails, fits, show)
-
-
-def _fit(envelope: Envelope, fits: Iterable[Fits]) -> bool:
-    return all(each(envelope) for each in fits)
 
 
 # -- what is stored
@@ -92,14 +90,14 @@ def _order(envelope: Envelope) -> tuple[int, str, int, int]:
     return envelope["ts"], envelope["topic"], envelope["partition"], envelope["offset"]
 
 
-def _since(connection: NodeConnection, tails: dict[str, Tails], from_ms: int, fits: list[Fits]) -> Iterator[Envelope]:
+def _since(connection: NodeConnection, tails: dict[str, Tails], from_ms: int, fits: Fits) -> Iterator[Envelope]:
     readers = [
         _read(connection, topic, partition, last, {"from": from_ms})
         for topic, partitions in tails.items()
         for partition, (_, last) in partitions.items()
         if last
     ]
-    return (each for each in heapq.merge(*readers, key=_order) if _fit(each, fits))
+    return filter(fits, heapq.merge(*readers, key=_order))
 
 
 def _read(
@@ -119,37 +117,27 @@ def _read(
         params = {"offset": page[-1]["offset"] + 1, "partition": partition, "limit": _PAGE}
 
 
-def _last(connection: NodeConnection, tails: dict[str, Tails], count: int, fits: list[Fits]) -> list[Envelope]:
-    """The last `count` of each topic that fit, by time."""
+def _last(connection: NodeConnection, tails: dict[str, Tails], count: int, fits: Fits, step: int) -> list[Envelope]:
+    """The last `count` of each topic that fit, by time. Pages of `step` are read backwards until there are enough."""
     found: list[Envelope] = []
-    for topic, partitions in tails.items():
-        of_topic = [
-            envelope
-            for partition, (first, last) in partitions.items()
-            for envelope in _last_of(connection, topic, partition, first, last, count, fits)
-        ]
-        found += sorted(of_topic, key=_order)[-count:] if count else []
+    for topic, partitions in tails.items() if count else ():
+        of_topic: list[Envelope] = []
+        for partition, (first, last) in partitions.items():
+            of_partition: list[Envelope] = []
+            while last >= max(first, 1) and len(of_partition) < count:
+                begin = max(first, last - min(step, _PAGE) + 1, 1)
+                page = _read(connection, topic, partition, last, {"offset": begin})
+                of_partition = [*filter(fits, page), *of_partition]
+                last = begin - 1
+            of_topic += of_partition[-count:]
+        found += sorted(of_topic, key=_order)[-count:]
     return sorted(found, key=_order)
-
-
-def _last_of(
-    connection: NodeConnection, topic: str, partition: int, first: int, last: int, count: int, fits: list[Fits]
-) -> list[Envelope]:
-    """The last `count` of one partition that fit: pages are read backwards until there are enough."""
-    found: list[Envelope] = []
-    step = min(_PAGE, max(count, 1)) if not fits else _PAGE
-    while last >= max(first, 1) and len(found) < count:
-        begin = max(first, last - step + 1, 1)
-        page = list(_read(connection, topic, partition, last, {"offset": begin}))
-        found = [each for each in page if _fit(each, fits)] + found
-        last = begin - 1
-    return found[-count:] if count else []
 
 
 # -- what comes
 
 
-def _follow(at: NodeOptions, tails: dict[str, Tails], fits: list[Fits], show: Callable[[Envelope], None]) -> None:
+def _follow(at: NodeOptions, tails: dict[str, Tails], fits: Fits, show: Callable[[Envelope], None]) -> None:
     """One thread per topic reads, this one shows: an event of a slow topic does not wait for a busy one."""
     arrived: queue.Queue[Envelope | MainspringError] = queue.Queue(maxsize=1_000)
     for topic, partitions in tails.items():
@@ -159,7 +147,7 @@ def _follow(at: NodeOptions, tails: dict[str, Tails], fits: list[Fits], show: Ca
         item = arrived.get()
         if isinstance(item, MainspringError):
             raise item
-        if _fit(item, fits):
+        if fits(item):
             show(item)
 
 

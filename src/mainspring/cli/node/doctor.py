@@ -91,15 +91,16 @@ def _installation() -> Iterator[Finding]:
     for name, why in _OPTIONAL.items():
         there = importlib.util.find_spec(name) is not None
         yield Finding(name, "ok", version(name) if there else f"not installed ({why})")
-    lite = sqlite3.sqlite_version
     if sqlite3.sqlite_version_info >= _LEAST_SQLITE:
-        yield Finding("sqlite", "ok", lite)
+        yield Finding("sqlite", "ok", sqlite3.sqlite_version)
     else:
-        yield Finding("sqlite", "wrong", lite, "use a Python with SQLite 3.35 or newer")
+        yield Finding("sqlite", "wrong", sqlite3.sqlite_version, "use a Python with SQLite 3.35 or newer")
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    few = files != resource.RLIM_INFINITY and files < _LEAST_FILES
-    remedy = f"ulimit -n {_LEAST_FILES} or more: each connection needs one" if few else ""
-    yield Finding("open files", "warning" if few else "ok", str(files), remedy)
+    if files == resource.RLIM_INFINITY or files >= _LEAST_FILES:
+        yield Finding("open files", "ok", str(files))
+    else:
+        remedy = f"ulimit -n {_LEAST_FILES} or more: each connection needs one"
+        yield Finding("open files", "warning", str(files), remedy)
 
 
 def _data(settings: Settings) -> Iterator[Finding]:
@@ -164,12 +165,8 @@ def _sound(log: Path) -> Finding:
     report = check_log(log)
     if report.problems:
         worst = report.problems[0]
-        return Finding(
-            "log",
-            "wrong",
-            f"{len(report.problems)} problems, first: {worst.where}: {worst.detail}",
-            "mainspring log check",
-        )
+        found = f"{len(report.problems)} problems, first: {worst.where}: {worst.detail}"
+        return Finding("log", "wrong", found, "mainspring log check")
     return Finding("log", "ok", "every checksum and offset fits")
 
 

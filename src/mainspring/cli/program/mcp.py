@@ -41,6 +41,16 @@ class Tool(msgspec.Struct, frozen=True):
         """As model APIs take it."""
         return {"name": self.name, "description": self.description, "input_schema": self.schema}
 
+    def listed(self) -> dict[str, Any]:
+        """As the protocol lists it."""
+        return {
+            "name": self.name,
+            "title": self.type,
+            "description": self.description,
+            "inputSchema": self.schema,
+            "annotations": {"readOnlyHint": self.kind == "query"},
+        }
+
 
 def tool_from(type: str, described: dict[str, Any]) -> Tool:
     """A tool for language models from what `Syscall.Describe` says about a type.
@@ -76,20 +86,11 @@ def _resolved(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 VERSIONS: Final = ("2025-06-18", "2025-03-26", "2024-11-05")  # of the protocol, the newest first
-PARSE_ERROR: Final = -32700
-INVALID_REQUEST: Final = -32600
-METHOD_NOT_FOUND: Final = -32601
-INVALID_PARAMS: Final = -32602
-INTERNAL_ERROR: Final = -32603
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 
 
 class RpcError(Exception):
-    """What goes into the member `error` of an answer."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
+    """Code and message of what goes into the member `error` of an answer."""
 
 
 class Server:
@@ -105,49 +106,48 @@ class Server:
         try:
             given = read_value(line, "the line")
         except JsonRefused:
-            return _encoded(_failure(None, RpcError(PARSE_ERROR, "this is not JSON")))
-        if isinstance(given, list):
-            answers = [answer for each in given if (answer := self._one(each)) is not None]
-            return _encoded(answers) if answers else None
-        answer = self._one(given)
-        return None if answer is None else _encoded(answer)
+            answer: Any = _failure(None, PARSE_ERROR, "this is not JSON")
+        else:
+            if isinstance(given, list):
+                answer = [answer for each in given if (answer := self._one(each)) is not None]
+            else:
+                answer = self._one(given)
+        return json.dumps(answer, separators=(",", ":")) if answer else None  # ASCII, whatever the terminal's encoding
 
     def _one(self, request: Any) -> dict[str, Any] | None:
         if not isinstance(request, dict) or request.get("jsonrpc") != "2.0" or "method" not in request:
             if isinstance(request, dict) and ("result" in request or "error" in request):
                 return None  # an answer; this server asks nothing
-            return _failure(None, RpcError(INVALID_REQUEST, "this is no JSON-RPC 2.0 request"))
-        ident, known = request.get("id"), "id" in request
+            return _failure(None, INVALID_REQUEST, "this is no JSON-RPC 2.0 request")
+        ident = request.get("id")
         try:
             result = self._call(request["method"], request.get("params") or {})
+            answer = {"jsonrpc": "2.0", "id": ident, "result": result}
         except RpcError as error:
-            return _failure(ident, error) if known else None
+            answer = _failure(ident, *error.args)
         except MainspringError as error:
-            return _failure(ident, RpcError(INTERNAL_ERROR, str(error))) if known else None
-        return {"jsonrpc": "2.0", "id": ident, "result": result} if known else None
+            answer = _failure(ident, INTERNAL_ERROR, str(error))
+        return answer if "id" in request else None
 
     def _call(self, method: Any, params: Any) -> dict[str, Any]:
         if not isinstance(params, dict):
             raise RpcError(INVALID_PARAMS, "params is an object")
         if method == "initialize":
-            return self._initialize(params)
+            asked = params.get("protocolVersion")
+            return {
+                "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
+                "capabilities": {"tools": {"listChanged": False}},
+                "serverInfo": {"name": "mainspring", "version": version("mainspring")},
+                "instructions": "Each tool is a message type of a Mainspring node; Syscall_Describe explains a type.",
+            }
         if method == "ping" or (isinstance(method, str) and method.startswith("notifications/")):
             return {}
         if method == "tools/list":
             with self._connect() as wire:
-                return {"tools": [_shown(tool) for tool in self._tools(wire)]}
+                return {"tools": [tool.listed() for tool in self._tools(wire)]}
         if method == "tools/call":
             return self._call_tool(params)
         raise RpcError(METHOD_NOT_FOUND, f"there is no method {method!r}")
-
-    def _initialize(self, params: dict[str, Any]) -> dict[str, Any]:
-        asked = params.get("protocolVersion")
-        return {
-            "protocolVersion": asked if asked in VERSIONS else VERSIONS[0],
-            "capabilities": {"tools": {"listChanged": False}},
-            "serverInfo": {"name": "mainspring", "version": version("mainspring")},
-            "instructions": "Each tool is a message type of a Mainspring node; Syscall_Describe explains a type.",
-        }
 
     def _tools(self, wire: Wire) -> Iterator[Tool]:
         for entry in listed(wire):
@@ -173,32 +173,15 @@ class Server:
             tool = tool_from(described["data"]["name"], described["data"])
             answer = wire.ask(tool.kind, tool.type, tool.data(arguments))
         failed, data = answer["kind"] == "error", answer["data"]
-        result: dict[str, Any] = {"content": [{"type": "text", "text": _text(data)}], "isError": failed}
+        text = json.dumps(data, ensure_ascii=False)
+        result: dict[str, Any] = {"content": [{"type": "text", "text": text}], "isError": failed}
         if isinstance(data, dict) and not failed:
             result["structuredContent"] = data
         return result
 
 
-def _shown(tool: Tool) -> dict[str, Any]:
-    return {
-        "name": tool.name,
-        "title": tool.type,
-        "description": tool.description,
-        "inputSchema": tool.schema,
-        "annotations": {"readOnlyHint": tool.kind == "query"},
-    }
-
-
-def _text(data: Any) -> str:
-    return json.dumps(data, ensure_ascii=False)
-
-
-def _failure(ident: Any, error: RpcError) -> dict[str, Any]:
-    return {"jsonrpc": "2.0", "id": ident, "error": {"code": error.code, "message": error.message}}
-
-
-def _encoded(answer: Any) -> str:
-    return json.dumps(answer, separators=(",", ":"))  # ASCII: whatever the terminal's encoding is
+def _failure(ident: Any, code: int, message: str) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": ident, "error": {"code": code, "message": message}}
 
 
 def mcp(
