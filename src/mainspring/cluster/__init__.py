@@ -3,9 +3,8 @@
 | module | what it is |
 |---|---|
 | cluster | what the parts of a node may ask about other nodes; `Alone`, for a node that owns its log |
-| membership | `Membership`: one node among several: its lease, its pulse, the change feed |
+| membership | `Membership`: one node among several: its lease, its pulse, the change feed, its roles |
 | peers | what nodes write about themselves, and the table of all of them |
-| roles | work for one node at a time |
 | program_versions | what the programs of all living nodes declare, and which is the newest |
 | startup | the data directory, the node's name, waiting for the log, what acknowledgements mean |
 """

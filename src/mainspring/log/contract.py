@@ -35,7 +35,7 @@ their order for ever, and a new one is added at the end, with a default.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
@@ -591,6 +591,19 @@ def within_bytes(events: Iterable[StoredEvent], max_bytes: int) -> list[StoredEv
             break
         found.append(event)
     return found
+
+
+def groups(sizes: Iterable[int], most: int) -> Iterator[range]:
+    """Indexes of what goes together: in order, as many each time as `most` allows, at least one."""
+    start = total = end = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > most:
+            yield range(start, index)
+            start, total = index, 0
+        total += size
+        end = index + 1
+    if end:
+        yield range(start, end)
 
 
 def end_of_prefix(prefix: str) -> str | None:

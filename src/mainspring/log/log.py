@@ -35,6 +35,7 @@ from mainspring.log.contract import (
     Remove,
     Result,
     SharedEngine,
+    groups,
 )
 from mainspring.loop import VirtualClock, clock_to_pin, reject, resolve
 from mainspring.telemetry import Histogram, nanoseconds, numbers
@@ -164,13 +165,8 @@ class Log(ReadThrough):
 
     def _first_batches(self) -> list[Batch]:
         """As many as fit one commit, at least one; the rest stays for the next."""
-        count = operations = 0
-        for batch in self._batches:
-            if count and operations + len(batch.operations) > MOST_OPERATIONS:
-                break
-            operations += len(batch.operations)
-            count += 1
-        self._operations -= operations
+        count = len(next(groups((len(batch.operations) for batch in self._batches), MOST_OPERATIONS)))
+        self._operations -= sum(len(batch.operations) for batch in self._batches[:count])
         first, self._batches = self._batches[:count], self._batches[count:]
         self._under_way, self._callbacks = self._callbacks[:count], self._callbacks[count:]
         return first

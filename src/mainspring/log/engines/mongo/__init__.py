@@ -8,8 +8,7 @@
 | plan | deciding a commit in memory: what this node holds of the log, offsets, versions, refusals |
 | applier | putting entries in place in the collections, whose turn it is, deleting old ones |
 | reader | answering reads from the collections |
-| documents | events, records, marks and counters as documents, and back |
-| schema | collections, indexes, `_id`s |
+| documents | what is in the database: collections, indexes, entries, events and records as documents, and back |
 
 Importing this package does not need `pymongo`; using it does.
 """

@@ -23,17 +23,6 @@ from pymongo.errors import BulkWriteError, PyMongoError
 from mainspring.log.contract import LogUnavailable
 from mainspring.log.engines.mongo.connection import MongoAddress, is_duplicate
 from mainspring.log.engines.mongo.documents import (
-    Document,
-    counter_document,
-    event_document,
-    mark_document,
-    record_document,
-    removed_document,
-    stone_document,
-)
-from mainspring.log.engines.mongo.journal import Journal, JournalEntry, JournalEvent, JournalRemoval, PartitionStanding
-from mainspring.log.engines.mongo.plan import MongoLogState, MongoPartition
-from mainspring.log.engines.mongo.schema import (
     COUNTERS,
     EVENTS,
     GROUP_OFFSETS,
@@ -41,8 +30,21 @@ from mainspring.log.engines.mongo.schema import (
     RECORDS,
     STONES,
     TOPIC_CONFIGS,
+    Document,
+    JournalEntry,
+    JournalEvent,
+    JournalRemoval,
+    PartitionStanding,
+    counter_document,
+    event_document,
     event_id,
+    mark_document,
+    record_document,
+    removed_document,
+    stone_document,
 )
+from mainspring.log.engines.mongo.journal import Journal
+from mainspring.log.engines.mongo.plan import MongoLogState, MongoPartition
 
 _BAD_VALUE: Final = frozenset((2, 9, 16, 40, 51, 52, 55, 56, 57))  # bad value, not parsed, bad names
 _MOST_TOGETHER: Final = 1_024  # events and records; more would hold up the next commits on some servers

@@ -44,7 +44,7 @@ from mainspring.log.contract import (
     lookups_for,
     outline_of,
 )
-from mainspring.log.engines.mongo import schema
+from mainspring.log.engines.mongo import documents
 from mainspring.log.engines.mongo.applier import Applier, JournalTrimmer, Placing
 from mainspring.log.engines.mongo.connection import (
     DEFAULT_DATABASE,
@@ -56,8 +56,8 @@ from mainspring.log.engines.mongo.connection import (
     parse_address,
     translated,
 )
-from mainspring.log.engines.mongo.documents import record_of
-from mainspring.log.engines.mongo.journal import Body, Journal, JournalEntry, JournalFollower
+from mainspring.log.engines.mongo.documents import Body, JournalEntry, record_of
+from mainspring.log.engines.mongo.journal import Journal, JournalFollower
 from mainspring.log.engines.mongo.plan import (
     RECENT_BYTES,
     EntryPlan,
@@ -136,8 +136,8 @@ class MongoEngine(Watched):
             raise
 
     async def _start(self, client: Any, database: Any) -> None:
-        if not await schema.check_format(database):
-            await schema.create(database)
+        if not await documents.check_format(database):
+            await documents.create(database)
         self._fault = None
         self._database = database
         self._reader = MongoReader(database)
@@ -261,7 +261,7 @@ class MongoEngine(Watched):
         self._check()
         await self._placing.reached()
         self._log_state.forget_marks(now)
-        marks = self._database[schema.MARKS]
+        marks = self._database[documents.MARKS]
         result = await self._patience(lambda: marks.delete_many({"until": {"$lt": now}}))
         return int(result.deleted_count)
 
@@ -470,23 +470,23 @@ def open_engine(url: str, setup: EngineSetup) -> MongoEngine:
 async def init(url: str, setup: EngineSetup) -> list[str]:
     """Make the collections and indexes that are missing; what was done, in words. Harmless beside running nodes."""
     async with _client(parse_address(url, setup.database)) as (_, opened):
-        await schema.check_format(opened)
-        return await schema.create(opened)
+        await documents.check_format(opened)
+        return await documents.create(opened)
 
 
 async def inspect(url: str, setup: EngineSetup) -> Inspection:
     """What is there; nothing is made."""
     address = parse_address(url, setup.database)
     async with _client(address) as (client, opened):
-        there = await schema.check_format(opened)
-        missing = tuple(await schema.missing(opened))
+        there = await documents.check_format(opened)
+        missing = tuple(await documents.missing(opened))
         hello: Mapping[str, Any] = await client.admin.command("hello")
     durability = describe(hello, client.write_concern.document)
     return Inspection(
         place=address.shown,
         log=there,
-        knows=schema.FORMAT,
-        format=schema.FORMAT if there else None,
+        knows=documents.FORMAT,
+        format=documents.FORMAT if there else None,
         missing=missing,
         replicas=_members(hello),
         durability=durability,

@@ -15,30 +15,28 @@ entry that came to lie at or below the floor does not count, and its node gets `
 from __future__ import annotations
 
 import asyncio
-import zlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-import msgspec
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
-    ABSENT,
-    Appended,
-    Change,
-    FormatError,
     InDoubt,
-    KeptRecord,
-    Mark,
     MissedTooMuch,
-    Remove,
-    StoredEvent,
-    extend_appended,
 )
 from mainspring.log.engines.mongo.connection import may_pass, never_sent, translated
-from mainspring.log.engines.mongo.schema import COMMITS, FORMAT, META, commit_id
+from mainspring.log.engines.mongo.documents import (
+    COMMITS,
+    FORMAT,
+    META,
+    Body,
+    JournalEntry,
+    commit_id,
+    decode_body,
+    encode_body,
+)
 from mainspring.loop import Clock
 
 _MOST_AHEAD: Final = 16  # entries asked for at once
@@ -174,119 +172,6 @@ class Journal:
                 "this node was away for longer than the journal of the log is kept",
                 remedy="start it again; to bridge longer absences raise keep_ms in the address",
             )
-
-
-# -- what an entry says
-#
-# An entry holds results, not wishes: offsets and versions are given, refusals are left out, and of each partition it
-# says how it stands afterwards. So the node that puts it in place needs to know nothing, may do it twice, and two nodes
-# that do it at the same time write the same.
-
-
-class JournalEvent(StoredEvent, array_like=True, frozen=True, gc=False, tag=False):
-    """An event of an entry; entries hold only one kind of each, so none carries a tag."""
-
-    def stored(self) -> StoredEvent:
-        return StoredEvent(
-            self.topic, self.partition, self.offset, self.id, self.ts, self.payload, self.key, self.headers
-        )
-
-
-class JournalRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A record as it is now. `value` is None for a deleted one; its version still orders the delete."""
-
-    space: str
-    key: str
-    version: int
-    value: bytes | None
-
-
-class JournalMark(Mark, array_like=True, frozen=True, gc=False, tag=False):
-    """A mark of an entry."""
-
-
-class JournalRemoval(Remove, array_like=True, frozen=True, gc=False, tag=False):
-    """Never reaches beyond the tail of its moment."""
-
-
-class PartitionStanding(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A partition after an entry. Everything below `below` is gone."""
-
-    topic: str
-    partition: int
-    tail: int = 0
-    events: int = 0
-    bytes: int = 0
-    below: int = 0
-
-
-class Effects(msgspec.Struct, array_like=True, gc=False):
-    """What one batch does."""
-
-    events: list[JournalEvent] = []
-    records: list[JournalRecord] = []
-    marks: list[JournalMark] = []
-    removed: list[JournalRemoval] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.events or self.records or self.marks or self.removed)
-
-    def change(self, own: bool) -> Change:
-        appended: list[Appended] = []
-        for event in self.events:
-            extend_appended(appended, event.topic, event.partition, event.offset)
-        records = tuple(
-            KeptRecord(r.space, r.key, b"", ABSENT)
-            if r.value is None
-            else KeptRecord(r.space, r.key, r.value, r.version)
-            for r in self.records
-        )
-        removed = tuple(Remove(r.topic, r.partition, r.below, r.offsets) for r in self.removed)
-        return Change(own, tuple(appended), records, removed)
-
-
-class Body(msgspec.Struct, array_like=True):
-    """One entry: its batches, how the partitions stand afterwards, and the last version given."""
-
-    batches: list[Effects]
-    standings: list[PartitionStanding]
-    version: int
-
-
-class JournalEntry(msgspec.Struct):
-    """An entry with its place in the journal. `token` is of one try of one node; `at` is that node's time of day."""
-
-    number: int
-    node: str
-    token: str
-    at: int
-    body: Body
-
-
-_SMALL: Final = 4096  # bytes
-_PACKED: Final = b"z"  # no body begins so: it is an array
-
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(Body).decode
-
-
-def encode_body(body: Body) -> bytes:
-    """Compressed when that pays: a large entry holds many events that look alike, and goes over the network twice."""
-    data = _encode(body)
-    return data if len(data) < _SMALL else _PACKED + zlib.compress(data, 1)
-
-
-def decode_body(data: bytes, format: object) -> Body:
-    """Raises `FormatError` for an entry that a newer version wrote, or that is none."""
-    if format == FORMAT:
-        try:
-            return _decode(zlib.decompress(data[len(_PACKED) :]) if data.startswith(_PACKED) else data)
-        except (msgspec.DecodeError, msgspec.ValidationError, zlib.error):
-            pass
-    raise FormatError(
-        f"an entry of the journal has format {format!r} and cannot be read; this version knows {FORMAT}",
-        remedy="all nodes of one log must know its format: upgrade this one",
-    )
 
 
 # -- learning what other nodes commit

@@ -40,11 +40,12 @@ from mainspring.log.contract import (
     Result,
     StoredEvent,
     event_bytes,
+    groups,
     not_storable,
     tail_conflict,
     within_bytes,
 )
-from mainspring.log.engines.mongo.journal import (
+from mainspring.log.engines.mongo.documents import (
     Body,
     Effects,
     JournalEntry,
@@ -367,16 +368,7 @@ def _restore_into(
 
 def groups_of(batches: Sequence[Batch]) -> list[Sequence[Batch]]:
     """Batches that go into one entry each time: in order, and not larger than a document may be."""
-    groups: list[Sequence[Batch]] = []
-    first = size = 0
-    for at, batch in enumerate(batches):
-        more = _size_of(batch)
-        if size and size + more > MOST_BYTES:
-            groups.append(batches[first:at])
-            first, size = at, 0
-        size += more
-    groups.append(batches[first:])
-    return groups
+    return [batches[group.start : group.stop] for group in groups(map(_size_of, batches), MOST_BYTES)]
 
 
 def _size_of(batch: Batch) -> int:

@@ -22,26 +22,24 @@ from mainspring.log.contract import (
     event_bytes,
 )
 from mainspring.log.engines.mongo.documents import (
-    OUTLINE_FIELDS,
-    mark_of,
-    outline_from,
-    record_of,
-    standing_of,
-    stored_event,
-)
-from mainspring.log.engines.mongo.journal import PartitionStanding
-from mainspring.log.engines.mongo.schema import (
     COUNTERS,
     EVENTS,
     GROUP_OFFSETS,
     GROUPS_SPACE,
     MARKS,
+    OUTLINE_FIELDS,
     RECORDS,
     TOPIC_CONFIGS,
     TOPICS_SPACE,
+    PartitionStanding,
     mark_id,
+    mark_of,
+    outline_from,
     record_collections,
+    record_of,
     record_place,
+    standing_of,
+    stored_event,
 )
 
 PAGE: Final = 1_000

@@ -125,15 +125,3 @@ def parts_of(body: bytes, limit: int) -> Iterator[bytes]:
     """The body in parts of at most `limit` bytes; an empty body is one empty part."""
     for start in range(0, max(len(body), 1), limit):
         yield body[start : start + limit]
-
-
-def groups(encoded: Sequence[bytes], limit: int) -> Iterator[range]:
-    """Indexes of batches that share a message: as many as fit `limit` bytes, at least one."""
-    start = size = 0
-    for index, one in enumerate(encoded):
-        if index > start and size + len(one) > limit:
-            yield range(start, index)
-            start, size = index, 0
-        size += len(one)
-    if encoded:
-        yield range(start, len(encoded))

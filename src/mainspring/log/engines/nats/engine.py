@@ -34,6 +34,7 @@ from mainspring.log.contract import (
     Restorable,
     Result,
     Watched,
+    groups,
 )
 from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.address import NatsAddress, parse
@@ -194,7 +195,7 @@ class JetStreamEngine(ReadThrough, Watched):
         sound = [index for index, one in enumerate(encoded) if not isinstance(one, Refused)]
         bodies = [one for one in encoded if not isinstance(one, Refused)]
         under_way: list[tuple[range, SentMessage]] = []
-        for group in encoding.groups(bodies, sender.limit):
+        for group in groups(map(len, bodies), sender.limit):
             try:
                 body = encoding.join_batches([bodies[index] for index in group])
                 under_way.append((group, await sender.send(encoding.COMMIT, body)))
