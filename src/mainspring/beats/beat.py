@@ -21,6 +21,7 @@ from mainspring.beats.rules import Rules
 from mainspring.beats.stage import COUNTABLE, Addition, CallOutcome
 from mainspring.beats.storage.cells import content_hash, from_text
 from mainspring.beats.storage.journal import (
+    NOTHING,
     BeginFact,
     CarryFact,
     Cause,
@@ -36,7 +37,6 @@ from mainspring.beats.storage.journal import (
     RunFact,
     StoreFact,
     WriteFact,
-    raw,
     seal,
 )
 
@@ -108,7 +108,7 @@ class Draft:
         facts, resolved = self._facts, self._resolved
         for item, impulse in enumerate(self.inbox):
             event = self.events.get(impulse.signal) if self.events and impulse.signal is not None else None
-            facts.append(EnqueueFact(item, impulse) if event is None else self._enqueue(item, impulse, event))
+            facts.append(EnqueueFact(item, impulse, *(() if event is None else self._stored(event))))
         planned: set[tuple[Pair, str]] = set()
         runs, most_runs = 0, self.rules.max_runs_per_beat
         for item, impulse in enumerate(self.inbox):
@@ -212,7 +212,8 @@ class Draft:
         for path, staged in outcome.writes:
             text = self._latest[path] = self._sum(path, staged) if isinstance(staged, Addition) else staged
             self.staged.append(Staged("delete" if text is None else "write", path, name, text))
-            self._facts.append(self._write(run, path, text))
+            fact = DeleteFact(run, path) if text is None else WriteFact(run, path, *self._stored(text))
+            self._facts.append(fact)
         self._keep_writers(name, outcome)
         if outcome.signals:
             self._emit(entry, impulse, outcome.signals)
@@ -247,23 +248,13 @@ class Draft:
                 return
         self.changes.append(change)
 
-    def _write(self, run: int, path: str, text: str | None) -> Fact:
-        if text is None:
-            return DeleteFact(run, path)
-        sha256 = self._stored_apart(text)
-        return WriteFact(run, path, raw(text)) if sha256 is None else WriteFact(run, path, content=sha256)
-
-    def _enqueue(self, item: int, impulse: Impulse, event: str) -> Fact:
-        sha256 = self._stored_apart(event)
-        return EnqueueFact(item, impulse, raw(event)) if sha256 is None else EnqueueFact(item, impulse, content=sha256)
-
-    def _stored_apart(self, text: str) -> str | None:
-        """The hash of a text too long to stand in a record."""
+    def _stored(self, text: str) -> tuple[msgspec.Raw, str | None]:
+        """A text as a record holds it: itself or, when it is too long to stand there, its hash."""
         if len(text) <= self.rules.inline_chars:
-            return None
+            return msgspec.Raw(text.encode()), None
         sha256 = content_hash(text)
         self.contents.setdefault(sha256, text)
-        return sha256
+        return NOTHING, sha256
 
     def _emit(self, entry: PlannedCall, impulse: Impulse, signals: list[Emitted]) -> None:
         name, depth = entry.registration.name, impulse.depth + 1

@@ -108,7 +108,7 @@ class LineState:
     def dead_letters(self, beat: int, at: int) -> list[dict[str, Any]] | None:
         if beat >= at:
             return None
-        return [tree.dead_letter(dead) for dead in self.dead.get(beat, ())]
+        return [msgspec.structs.asdict(dead) for dead in self.dead.get(beat, ())]
 
     # --- registry and bindings ----------------------------------------------------------------------------------------
 

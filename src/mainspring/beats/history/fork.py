@@ -13,8 +13,16 @@ from typing import Final
 import msgspec
 
 from mainspring.beats.errors import LineExists, UnknownBeat
-from mainspring.beats.storage.journal import BeginFact
-from mainspring.beats.storage.line import SPACE, AsyncLog, Head, QueuedImpulses, checked_line, decode_value, number
+from mainspring.beats.storage.journal import GENESIS, BeginFact
+from mainspring.beats.storage.line import (
+    SPACE,
+    AsyncLog,
+    QueuedImpulses,
+    StoredLine,
+    checked_line,
+    decode_value,
+    number,
+)
 from mainspring.log import ABSENT, Batch, Refused
 
 _STEP: Final = 500  # records per batch: other writers get their turns in between
@@ -26,15 +34,15 @@ async def fork(log: AsyncLog, at: int, new: str, *, line: str = "main") -> None:
     Signals that came later do not come along. Bindings do that count from its next beat on, like a program's own.
     """
     checked_line(new)
-    record = await log.get(SPACE, f"{line}/head")
-    if record is None:
+    source = StoredLine(log, line)
+    head = await source.head()
+    if head is None:
         raise UnknownBeat(f"there is no line {line!r}", remedy="`mainspring beats lines` shows all")
-    head = msgspec.json.decode(record.value, type=Head)
     if not head.oldest - 1 <= at <= head.beat:
         raise UnknownBeat(
             f"line {line!r} cannot be forked at beat {at}", remedy=f"beats {head.oldest - 1} to {head.beat} can"
         )
-    if await log.get(SPACE, f"{new}/head") is not None:
+    if await StoredLine(log, new).head() is not None:
         raise LineExists(f"there is a line {new!r} already", remedy="choose another name")
     batch = Batch()
     async for space, key, value in _kept(log, line, new, at):
@@ -42,14 +50,13 @@ async def fork(log: AsyncLog, at: int, new: str, *, line: str = "main") -> None:
         if len(batch.operations) >= _STEP:
             await log.commit(batch)
             batch = Batch()
-    digest = await log.get(SPACE, f"{line}/digest/{number(at)}")
     left = await log.get(SPACE, f"{line}/left/{number(at)}")
     forked = msgspec.structs.replace(
         head,
         beat=at,
-        digest=Head().digest if digest is None else digest.value.decode(),
+        digest=await source.digest(at) or GENESIS,
         left=None if left is None else msgspec.json.decode(left.value, type=tuple[int, int]),
-        paused=await _was_paused(log, line, at),
+        paused=_was_paused(await source.journal(at)),
         parent=line,
         forked_at=at,
     )
@@ -60,12 +67,9 @@ async def fork(log: AsyncLog, at: int, new: str, *, line: str = "main") -> None:
         raise LineExists(f"there is a line {new!r} already", remedy="choose another name") from error
 
 
-async def _was_paused(log: AsyncLog, line: str, at: int) -> bool:
+def _was_paused(journal: bytes | None) -> bool:
     """Whether the line was paused in a beat: its journal says so in its first record."""
-    journal = await log.get(f"journal/beats/{line}", f"{number(at)}.000000")
-    if journal is None:
-        return False
-    return msgspec.json.decode(journal.value.partition(b"\n")[0], type=BeginFact).paused
+    return journal is not None and msgspec.json.decode(journal.partition(b"\n")[0], type=BeginFact).paused
 
 
 async def _kept(log: AsyncLog, line: str, new: str, at: int) -> AsyncIterator[tuple[str, str, bytes]]:

@@ -209,9 +209,9 @@ def follow(
     Each is what `/rt/beat/<N>` reads as, without the values that are in the content store.
     """
     watched = StoredLine(BlockingLogAdapter(log), line)
-    beat = first if first is not None else run_now(watched.head()).beat + 1
+    beat = first if first is not None else (run_now(watched.head()) or Head()).beat + 1
     while True:
-        if beat > run_now(watched.head()).beat:
+        if beat > (run_now(watched.head()) or Head()).beat:
             wait()
             continue
         journal = run_now(watched.journal(beat))

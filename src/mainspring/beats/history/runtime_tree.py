@@ -18,7 +18,6 @@ import msgspec
 from mainspring.beats.storage.cells import from_text
 from mainspring.beats.storage.journal import (
     CommitFact,
-    DeadSignal,
     DeleteFact,
     DiagnosticFact,
     EmitFact,
@@ -45,10 +44,6 @@ def beat_in(path: str) -> tuple[int, str | None] | None:
 def dead_in(path: str) -> int | None:
     found = _DEAD.fullmatch(path)
     return int(found[1]) if found else None
-
-
-def dead_letter(dead: DeadSignal) -> dict[str, Any]:
-    return {"signal": dead.signal, "target": dead.target, "attempts": dead.attempts, "reason": dead.reason}
 
 
 def inbox_entry(impulse: Impulse) -> dict[str, Any]:
@@ -119,8 +114,7 @@ class _BeatView:
 
     def diagnostics(self) -> list[dict[str, Any]]:
         notes = (fact for fact in self._facts if isinstance(fact, DiagnosticFact))
-        fields = ("code", "signal", "target", "names", "path")
-        return [{**{name: getattr(note, name) for name in fields}, "names": list(note.names)} for note in notes]
+        return [{**msgspec.structs.asdict(note), "names": list(note.names)} for note in notes]
 
     def digest(self) -> str:
         commit = self._facts[-1]

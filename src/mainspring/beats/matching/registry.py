@@ -188,9 +188,6 @@ class Bind(msgspec.Struct, frozen=True):
     kind: str
 
 
-Change = Register | Unregister | Bind
-
-
 def refuse_conflict(registry: Registry, pending: Iterable[object], new: Registration) -> None:
     """Refuse a registration that contradicts what is in force or asked for before it."""
     known = registry.get(new.name, new.query)

@@ -168,11 +168,6 @@ _encoder: Final = msgspec.json.Encoder(order="sorted")
 _decoder: Final[msgspec.json.Decoder[Fact]] = msgspec.json.Decoder(Fact)
 
 
-def raw(text: str) -> msgspec.Raw:
-    """Canonical text as it stands, to be put into a record unchanged."""
-    return msgspec.Raw(text.encode())
-
-
 def seal(beat: int, facts: list[Fact]) -> tuple[bytes, str]:
     """The journal of a beat as bytes, and its digest."""
     body = _encoder.encode_lines(facts)

@@ -74,6 +74,8 @@ AsyncLog = Log | BlockingLogAdapter
 # --- the records ------------------------------------------------------------------------------------------------------
 
 LeftOver = tuple[int, int]  # the first beat with impulses left, and how many of those stored for it are done
+# Impulses for the next beat, before everything else; those that came for this beat and were not stored; what is left.
+Remainder = tuple[list[Impulse], list[Impulse], LeftOver | None]
 
 
 class Head(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -244,10 +246,10 @@ class StoredLine:
             state.note_live_events(impulses)
         return image
 
-    async def head(self) -> Head:
-        """Where the line stands; before its first beat when there is no such line."""
+    async def head(self) -> Head | None:
+        """Where the line stands; None when there is no such line."""
         record = await self.log.get(SPACE, f"{self.name}/head")
-        return Head() if record is None else msgspec.json.decode(record.value, type=Head)
+        return None if record is None else msgspec.json.decode(record.value, type=Head)
 
     async def records(self, prefix: str, after: str = "") -> AsyncIterator[tuple[str, bytes]]:
         """The records of the line whose keys start with a prefix: the rest of each key, and its value."""
@@ -270,10 +272,7 @@ class StoredLine:
 
 def _queue_records(since: int, queued: Iterable[tuple[int, Impulse]]) -> Iterator[tuple[str, bytes]]:
     """Impulses by the beat they wait for, in the order they came."""
-    queues: dict[int, list[Impulse]] = {}
-    for lands, impulse in queued:
-        queues.setdefault(lands, []).append(impulse)
-    for lands, impulses in queues.items():
+    for lands, impulses in _by_beat(queued).items():
         yield from _chunked(f"queue/{number(lands)}/b", since, impulses)
 
 
@@ -283,11 +282,19 @@ def _chunked(key: str, since: int, impulses: list[Impulse]) -> Iterator[tuple[st
 
 def _binding_records(bindings: Iterable[tuple[int, Bind]]) -> Iterator[tuple[str, bytes]]:
     """Bindings by the beat they count from, in the order they came."""
-    by_beat: dict[int, list[tuple[str, str, str]]] = {}
-    for since, binding in bindings:
-        by_beat.setdefault(since, []).append((binding.path, binding.name, binding.kind))
-    for since, records in by_beat.items():
-        yield from ((f"bindings/{number(since)}/", msgspec.json.encode(part)) for part in _chunks(records))
+    for since, bound in _by_beat(bindings).items():
+        for part in _chunks(bound):
+            yield (
+                f"bindings/{number(since)}/",
+                msgspec.json.encode([(each.path, each.name, each.kind) for each in part]),
+            )
+
+
+def _by_beat(pairs: Iterable[tuple[int, T]]) -> dict[int, list[T]]:
+    found: dict[int, list[T]] = {}
+    for beat, each in pairs:
+        found.setdefault(beat, []).append(each)
+    return found
 
 
 def _pieces(journal: bytes) -> Iterable[bytes]:
@@ -425,22 +432,22 @@ class LineWriter:
         """Write a beat and everything that waited for it, as one batch."""
         beat, draft = self._state.beat, decided.draft
         unsaved = sum(lands == beat for lands, _ in self._signals)
-        rest = self._backlog.remainder(beat, draft.carried, len(draft.overflow), unsaved)
+        front, late, left = self._backlog.remainder(beat, draft.carried, len(draft.overflow), unsaved)
         queued = [(lands, impulse) for lands, impulse in self._signals if lands > beat]
-        queued += [*((beat, impulse) for impulse in rest.late), *decided.queued]
+        queued += [*((beat, impulse) for impulse in late), *decided.queued]
         bindings = [*self._bindings, *((beat + 1, each) for each in draft.changes if isinstance(each, Bind))]
         records = [
             *_queue_records(beat, queued),
-            *_chunked(f"queue/{number(beat + 1)}/a", beat, rest.front),
+            *_chunked(f"queue/{number(beat + 1)}/a", beat, front),
             *_binding_records(bindings),
         ]
-        batch = self._beat_batch(decided, rest.left)
-        head = self._head(beat, decided.report.digest, rest.left)
+        batch = self._beat_batch(decided, left)
+        head = self._head(beat, decided.report.digest, left)
         await self._commit(batch, head, records, [*operations, *self._operations])
         if self._remembers_keys:
             self._journal_keys[beat] = [piece_key(beat, place) for place, _ in enumerate(_pieces(decided.journal))]
         self._backlog.store(lands for lands, _ in queued)
-        self._backlog.beat_ended(beat, rest.left)
+        self._backlog.beat_ended(beat, left)
         self._signals, self._bindings, self._registry, self._rules = [], [], None, None
         self._garbage, self._old_journals, self._operations = [], [], []
 
@@ -517,14 +524,6 @@ class LineWriter:
             self._remember_queues(key for key, _ in numbered)
 
 
-class Remainder(msgspec.Struct, frozen=True):
-    """What to store of the signals a beat had no room for."""
-
-    front: list[Impulse]  # for the next beat, before everything else
-    late: list[Impulse]  # came for this beat and were not stored before
-    left: LeftOver | None
-
-
 class Backlog:
     """How many impulses are stored for each beat, and where those over the budget begin.
 
@@ -549,10 +548,13 @@ class Backlog:
         self._floor = min(self._stored, default=1)
 
     def remainder(self, beat: int, carried: list[Impulse], overflow: int, unsaved: int) -> Remainder:
-        """Of `carried`, the last `overflow` never entered the beat; the last `unsaved` that waited are not stored."""
+        """What to store of the signals a beat had no room for.
+
+        Of `carried`, the last `overflow` never entered the beat; the last `unsaved` that waited are not stored.
+        """
         split = len(carried) - overflow
         if not overflow:
-            return Remainder(carried, [], None)
+            return carried, [], None
         late = carried[max(split, len(carried) - unsaved) :]
         first, done = self.left or (beat, 0)
         missing = overflow
@@ -560,9 +562,9 @@ class Backlog:
             stored = self._stored.get(lands, 0) + (len(late) if lands == beat else 0)
             waiting = stored - (done if lands == first else 0)
             if missing <= waiting:
-                return Remainder(carried[:split], late, (lands, stored - missing))
+                return carried[:split], late, (lands, stored - missing)
             missing -= waiting
-        return Remainder(carried[: split + missing], late, (first, done))
+        return carried[: split + missing], late, (first, done)
 
     def store(self, lands: Iterable[int]) -> None:
         """Count impulses that were stored, each for the beat it waits for."""
