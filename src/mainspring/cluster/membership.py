@@ -399,20 +399,14 @@ class Membership:
             logger.warning("%s %s cannot be read and counts as not there: %s", record.space, record.key, error)
 
     def _read(self, record: KeptRecord) -> None:
-        now, key = self._clock.now_ms(), record.key
+        now, key, deleted = self._clock.now_ms(), record.key, record.version == ABSENT
         if record.space == NODES:
-            if record.version == ABSENT:
-                self._peers.pulse_deleted(key)
-            else:
-                self._peers.pulse_written(key, record.version, decode_pulse(record.value), now)
+            self._peers.set_pulse(key, record.version, None if deleted else decode_pulse(record.value), now)
         elif key.startswith(_ROLE):
             self._roles.changed(key.removeprefix(_ROLE), record)
         elif key.startswith(_NODE):
-            name = key.removeprefix(_NODE)
-            if record.version == ABSENT:
-                gone = self._peers.lease_deleted(name)
-            else:
-                gone = self._peers.lease_written(name, record.version, decode_lease(record.value), now)
+            lease = None if deleted else decode_lease(record.value)
+            gone = self._peers.set_lease(key.removeprefix(_NODE), record.version, lease, now)
             if gone is not None:
                 self._gone(gone)
 
@@ -554,14 +548,13 @@ class Roles:
             mine = found is not None and self._membership.joined and found[1].epoch == self._membership.epoch
             role.settle(found[0] if mine and found is not None else None)
 
-    def _is_fit(self, name: str) -> bool:
-        return name not in self._fit or self._fit[name]()
-
     def _try(self, role: SharedRole) -> None:
         membership = self._membership
         version, holder = self._holders.get(role.name, (ABSENT, None))
         taken = holder is not None and membership.alive(holder.epoch)
-        if role.asking or taken or not membership.joined or not self._is_fit(role.name):
+        if role.asking or taken or not membership.joined:
+            return
+        if role.name in self._fit and not self._fit[role.name]():
             return
         batch = Batch()
         membership.guard(batch)

@@ -114,40 +114,30 @@ class Peers:
     def alive(self, epoch: int) -> bool:
         return epoch in self._epochs or epoch > self._newest
 
-    def lease_written(self, name: str, epoch: int, lease: NodeLease, now_ms: int) -> int | None:
-        """A lease is there; gives the epoch it replaces, if any."""
+    def set_lease(self, name: str, epoch: int, lease: NodeLease | None, now_ms: int) -> int | None:
+        """A lease is there, or gone (None); gives the epoch that ended with that, if one did."""
         former = self._by_name.get(name)
-        if former is not None and former.epoch == epoch:
-            return None
-        self._newest = max(self._newest, epoch)
-        peer = Peer(name, epoch, lease, now_ms)
-        if name in self._pulses:
-            peer.pulse_version, peer.pulse = self._pulses[name]
-        self._by_name[name] = peer
-        self._epochs.add(epoch)
         if former is not None:
+            if lease is not None and former.epoch == epoch:
+                return None
+            del self._by_name[name]
             self._epochs.discard(former.epoch)
+        if lease is not None:
+            self._newest = max(self._newest, epoch)
+            self._by_name[name] = Peer(name, epoch, lease, now_ms, *self._pulses.get(name, (ABSENT, None)))
+            self._epochs.add(epoch)
         return None if former is None else former.epoch
 
-    def lease_deleted(self, name: str) -> int | None:
-        """A lease is gone; gives its epoch, if it was known."""
-        peer = self._by_name.pop(name, None)
-        if peer is None:
-            return None
-        self._epochs.discard(peer.epoch)
-        return peer.epoch
-
-    def pulse_written(self, name: str, version: int, pulse: Pulse, now_ms: int) -> None:
-        self._pulses[name] = (version, pulse)
-        peer = self._by_name.get(name)
-        if peer is not None:
-            peer.pulse_version, peer.pulse, peer.seen_ms = version, pulse, now_ms
-
-    def pulse_deleted(self, name: str) -> None:
+    def set_pulse(self, name: str, version: int, pulse: Pulse | None, now_ms: int) -> None:
+        """A pulse was written, or deleted (None)."""
         self._pulses.pop(name, None)
+        if pulse is not None:
+            self._pulses[name] = (version, pulse)
         peer = self._by_name.get(name)
         if peer is not None:
-            peer.pulse_version, peer.pulse = ABSENT, None
+            peer.pulse_version, peer.pulse = version, pulse
+            if pulse is not None:
+                peer.seen_ms = now_ms
 
     def restart_silence(self, now_ms: int) -> None:
         """This node could not follow the log for a while: all others get the whole time once more."""

@@ -45,6 +45,52 @@ import msgspec
 from mainspring.errors import MainspringError, MissingExtra
 from mainspring.loop import Clock
 
+# What other packages import from `mainspring.log`. The rest is for engines.
+__all__ = [
+    "ABSENT",
+    "ANY_VERSION",
+    "Append",
+    "Appended",
+    "Batch",
+    "Bounds",
+    "Change",
+    "DamagedEvent",
+    "DamagedRecord",
+    "Delete",
+    "DirectEngine",
+    "Durability",
+    "Engine",
+    "EngineFactory",
+    "EngineSetup",
+    "FallibleEngine",
+    "FormatError",
+    "Guard",
+    "InDoubt",
+    "Inspection",
+    "KeptRecord",
+    "KeptTail",
+    "LogExists",
+    "LogLocked",
+    "LogMissing",
+    "LogUnavailable",
+    "Mark",
+    "MissedTooMuch",
+    "Operation",
+    "Outline",
+    "Prepared",
+    "Progress",
+    "Put",
+    "Receipt",
+    "Record",
+    "Refused",
+    "Remove",
+    "Restorable",
+    "Result",
+    "SharedEngine",
+    "StoredEvent",
+    "add_prepared",
+]
+
 K = TypeVar("K")
 V = TypeVar("V")
 

@@ -203,14 +203,8 @@ def _line(fields: dict[str, Any]) -> bytes:
 
 
 def _event_line(event: StoredEvent) -> bytes:
-    fields: dict[str, Any] = {
-        "kind": "event",
-        "topic": event.topic,
-        "partition": event.partition,
-        "offset": event.offset,
-        "id": event.id,
-        "ts": event.ts,
-    }
+    names = ("topic", "partition", "offset", "id", "ts")
+    fields: dict[str, Any] = {"kind": "event"} | {name: getattr(event, name) for name in names}
     if event.key is not None:
         fields["key"] = event.key
     if event.headers is not None:

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from operator import attrgetter
 from typing import Final
 
 from mainspring.errors import SettingError
@@ -57,32 +58,28 @@ from mainspring.log.contract import (
 
 @dataclass(slots=True, eq=False)
 class _Partition:
-    """Events ascending by offset; `offsets` mirrors them so that bisect has something to look at."""
+    """Events ascending by offset."""
 
     events: list[StoredEvent] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
     tail: int = 0
     bytes: int = 0
 
     def add(self, event: StoredEvent) -> None:
         self.events.append(event)
-        self.offsets.append(event.offset)
         self.tail = event.offset
         self.bytes += event_bytes(event)
 
     def take_back(self) -> None:
         self.bytes -= event_bytes(self.events.pop())
-        self.offsets.pop()
         self.tail -= 1
 
     def keep(self, events: list[StoredEvent]) -> None:
         self.events = events
-        self.offsets = [event.offset for event in events]
         self.bytes = sum(map(event_bytes, events))
 
     def bounds(self, partition: int) -> Bounds:
-        head = self.offsets[0] if self.offsets else self.tail + 1
-        return Bounds(partition, head, self.tail, len(self.offsets), self.bytes)
+        head = self.events[0].offset if self.events else self.tail + 1
+        return Bounds(partition, head, self.tail, len(self.events), self.bytes)
 
 
 _DURABILITY: Final = Durability(False, "memory: nothing survives the process")
@@ -207,7 +204,7 @@ class MemoryEngine(BatchPlanner):
         held = self._topics.get(topic, {}).get(partition)
         if held is None:
             return []
-        first = bisect_left(held.offsets, start)
+        first = bisect_left(held.events, start, key=attrgetter("offset"))
         return held.events[first : first + max(0, limit)]
 
     async def topics(self) -> list[str]:

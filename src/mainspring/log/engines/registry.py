@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from mainspring.errors import SettingError
-from mainspring.log.contract import Engine, EngineFactory, EngineSetup
+from mainspring.log.contract import Engine, EngineFactory, EngineSetup, Inspection
 from mainspring.log.engines.memory import MemoryFactory
 from mainspring.log.engines.sqlite import SqliteFactory
 from mainspring.loop import Clock
@@ -32,6 +32,14 @@ def open_engine(
     For the other parameters see `EngineSetup`.
     """
     return engine_factory(address).open(address, EngineSetup(Path(data_dir), clock, database))
+
+
+async def inspect_log(address: str, data_dir: str | Path, *, database: str = "mainspring") -> Inspection:
+    """Look at the log that `open_engine` would open. Raises what the engine's `open` would raise, and makes nothing.
+
+    Opening makes what is missing, which is right for a node and wrong for a command that asks whether it is there.
+    """
+    return await engine_factory(address).inspect(address, EngineSetup(Path(data_dir), database=database))
 
 
 def engine_factory(address: str) -> EngineFactory:

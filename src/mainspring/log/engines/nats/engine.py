@@ -39,7 +39,6 @@ from mainspring.log.contract import (
 from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.address import NatsAddress, parse
 from mainspring.log.engines.nats.connection import CANCEL_SECONDS, ApiError, LinkLost, NatsConnection, ServerLink
-from mainspring.log.engines.nats.durability import durability_and_window
 from mainspring.log.engines.nats.follower import StreamFollower
 from mainspring.log.engines.nats.replica import ApplyOutcome, Replica, StreamMessage
 from mainspring.log.engines.nats.sender import Sender, SentMessage
@@ -183,7 +182,7 @@ class JetStreamEngine(ReadThrough, Watched):
             raise LogUnavailable("JetStream does not answer", remedy="try again") from error
         if found is None:
             raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
-        durability, _ = await durability_and_window(self.address, found, self._connection.servers)
+        durability, _ = await stream.durability_and_window(self.address, found, self._connection.servers)
         return durability
 
     # -- writing
@@ -311,7 +310,7 @@ async def inspect(text: str, _: EngineSetup) -> Inspection:
         if found is None:
             missing = (f"the stream {address.stream}",)
             return Inspection(place=place, log=False, knows=encoding.FORMAT, missing=missing)
-        durability, window = await durability_and_window(address, found, connection.servers)
+        durability, window = await stream.durability_and_window(address, found, connection.servers)
     return Inspection(
         place=place,
         log=True,

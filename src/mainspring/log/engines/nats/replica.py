@@ -225,18 +225,18 @@ class ReplicaWriter(SqliteWriter):
     def _apply_other(self, message: StreamMessage, report: bool) -> list[ApplyOutcome]:
         envelope = message.envelope
         if envelope is None or envelope.number <= self._last_number(envelope.writer, message.ts):
-            self._in_transaction([message], lambda: None, count_writer=False)
+            self._in_transaction(message, count_writer=False)
             return [ApplyOutcome(message, passed_over=True)]
         if envelope.parts == 1:
             return [self._apply_whole(message, envelope, report)]
         if envelope.part < envelope.parts - 1:
             row = (envelope.writer, envelope.number, envelope.part, message.ts, envelope.body)
-            self._in_transaction([message], lambda: self._connection.execute(_KEEP_PART, row), count_writer=False)
+            self._in_transaction(message, lambda: self._connection.execute(_KEEP_PART, row), count_writer=False)
             return [ApplyOutcome(message)]
         asked = (envelope.writer, envelope.number, message.ts - REMEMBERED_MS)
         parts = [body for (body,) in self._connection.execute(_FIND_PARTS, asked)]
         if len(parts) != envelope.parts - 1:
-            self._in_transaction([message], lambda: None)
+            self._in_transaction(message)
             return [ApplyOutcome(message, passed_over=True)]
         whole = msgspec.structs.replace(envelope, body=b"".join((*parts, envelope.body)))
         return [self._apply_whole(msgspec.structs.replace(message, envelope=whole), whole, report)]
@@ -251,30 +251,30 @@ class ReplicaWriter(SqliteWriter):
             encoding.SNAPSHOT: self._note_snapshot,
         }.get(envelope.kind)
         if work is None and envelope.kind != encoding.RESTORE:
-            self._in_transaction([message], lambda: None)
+            self._in_transaction(message)
             return ApplyOutcome(message, passed_over=True)
         try:
             if work is None:
                 self._store_messages(self._restoring(encoding.decode_restorables(envelope.body)), [message])
                 return ApplyOutcome(message)
-            return ApplyOutcome(message, value=self._in_transaction([message], lambda: work(message, envelope.body)))
+            return ApplyOutcome(message, value=self._in_transaction(message, lambda: work(message, envelope.body)))
         except (Refused, msgspec.DecodeError, UnicodeError, OverflowError) as error:
             self._failed(error)
             self._suspect = True  # the work may have moved the log_state
             self._reopen_if_suspect()
-            self._in_transaction([message], lambda: None)
+            self._in_transaction(message)
             refused = error if isinstance(error, Refused) else Refused(f"it cannot be stored: {error}")
             return ApplyOutcome(message, value=refused)
 
     def _in_transaction(
-        self, messages: list[StreamMessage], work: Callable[[], object], *, count_writer: bool = True
+        self, message: StreamMessage, work: Callable[[], object] = lambda: None, *, count_writer: bool = True
     ) -> object:
         self._connection.execute("BEGIN IMMEDIATE")
         result = work()
-        for statement in self._bookkeeping(messages, count_writer=count_writer):
+        for statement in self._bookkeeping([message], count_writer=count_writer):
             self._connection.execute(*statement)
         self._connection.execute("COMMIT")
-        self._moved(messages, count_writer=count_writer)
+        self._moved([message], count_writer=count_writer)
         return result
 
     # -- what is not a commit

@@ -139,9 +139,6 @@ class _Row(msgspec.Struct):
             return False
         return crc == self.crc
 
-    def without_payload(self) -> _Row:
-        return _Row(self.pos, self.ts, self.high_ts, self.total, self.crc, self.id, self.key, self.headers, b"")
-
 
 class _Check:
     def __init__(self, reader: SqliteReader, progress: Progress) -> None:
@@ -162,7 +159,7 @@ class _Check:
             for state in partitions:
                 self._partition(state, expected)
             self._records()
-            self._marks(log_state)
+            self._marks()
         except sqlite3.DatabaseError as error:
             self.report.add("structure", "file", str(error))
         return self.report
@@ -178,18 +175,15 @@ class _Check:
         known = sorted(state.id for state in log_state.partitions.values())
         for after, before in zip([-1, *known], [*known, MAX_PARTITION_ID + 1], strict=True):
             first = (after + 1) << OFFSET_BITS
-            row = self.connection.execute(
+            (count,) = self.connection.execute(
                 "SELECT count(*) FROM events WHERE pos >= ? AND pos < ?", (first, before << OFFSET_BITS)
             ).fetchone()
-            if row[0] and not self._became_known(first, before << OFFSET_BITS):
-                self.report.add("orphan", f"events from key {first}", f"{row[0]} events belong to no partition")
-
-    def _became_known(self, first: int, end: int) -> bool:
-        """A node that serves meanwhile may have made a partition there since."""
-        row = self.connection.execute(
-            "SELECT count(*) FROM partitions WHERE id >= ? AND id < ?", (first >> OFFSET_BITS, end >> OFFSET_BITS)
-        ).fetchone()
-        return bool(row[0])
+            # A node that serves meanwhile may have made a partition there since.
+            (known_now,) = self.connection.execute(
+                "SELECT count(*) FROM partitions WHERE id > ? AND id < ?", (after, before)
+            ).fetchone()
+            if count and not known_now:
+                self.report.add("orphan", f"events from key {first}", f"{count} events belong to no partition")
 
     def _partition(self, state: PartitionState, expected: int) -> None:
         where = f"{state.topic} partition {state.partition}"
@@ -202,7 +196,7 @@ class _Check:
             ):  # row by row: a page of large payloads must not be in memory at once
                 row = _Row(*values)
                 self._event(where, previous, row)
-                previous, seen, size = row.without_payload(), seen + 1, size + row.bytes
+                previous, seen, size = msgspec.structs.replace(row, payload=b""), seen + 1, size + row.bytes
             if not seen or previous is None:
                 break
             events += seen
@@ -242,7 +236,6 @@ class _Check:
             self.report.add("total", where, f"{state.total - state.removed_bytes} bytes are expected, {size} are there")
 
     def _records(self) -> None:
-        reserved = self.connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
         for space in self.reader.spaces():
             after = ""
             while True:
@@ -257,24 +250,18 @@ class _Check:
                 after = page[-1].key
                 self.report.records += len(page)
                 newest = max(record.version for record in page)
+                reserved = self.connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
                 if reserved is None or newest > reserved[0]:
-                    reserved = self.connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
-                    if reserved is None or newest > reserved[0]:
-                        self.report.add("version", space, f"version {newest} was never reserved")
+                    self.report.add("version", space, f"version {newest} was never reserved")
                 self.progress("records", self.report.records, 0)
 
-    def _marks(self, log_state: LogState) -> None:
+    def _marks(self) -> None:
         """A mark must point at an offset that was given; its event may be gone."""
-        tails = {state.id: state.tail for state in log_state.partitions.values()}
         self.report.marks = self.connection.execute("SELECT count(*) FROM marks").fetchone()[0]
-        for id, highest in self.connection.execute(
+        rows = self.connection.execute(
             "SELECT pos >> ?, max(pos & ?) FROM marks GROUP BY 1", (OFFSET_BITS, MAX_OFFSET)
-        ).fetchall():
-            if highest > tails.get(id, 0) and highest > self._tail_now(id):
+        ).fetchall()
+        tails = {state.id: state.tail for state in LogState(self.connection).partitions.values()}
+        for id, highest in rows:
+            if highest > tails.get(id, 0):
                 self.report.add("mark", f"partition number {id}", f"a mark points at offset {highest}, never given")
-
-    def _tail_now(self, id: int) -> int:
-        row = self.connection.execute("SELECT topic, partition FROM partitions WHERE id = ?", (id,)).fetchone()
-        if row is None:
-            return 0
-        return max((one.tail for one in self.reader.bounds(row[0]) if one.partition == row[1]), default=0)

@@ -40,7 +40,6 @@ from mainspring.log.engines.sqlite.plan import (
     CommitPlan,
     LogState,
     PartitionState,
-    StoredMark,
     UnknownMarks,
 )
 from mainspring.log.engines.sqlite.schema import (
@@ -144,19 +143,11 @@ class SqliteWriter:
         return results
 
     def _plan(self, batches: Sequence[Batch], *, assume_new_marks: bool = False) -> CommitPlan:
-        versions_to_find, marks_to_find = lookups_for(batches, of_marks=not assume_new_marks)
-        versions: dict[Place, int] = {}
-        if versions_to_find:
-            places = list(versions_to_find)
-            for n, (version,) in ask(self._connection, FIND_VERSIONS, places).items():
-                versions[places[n]] = version
+        places, marked = lookups_for(batches, of_marks=not assume_new_marks)
+        versions = {place: version for place, (version,) in ask(self._connection, FIND_VERSIONS, places)}
         if assume_new_marks:
             return CommitPlan(self.log_state, versions, None)
-        marks: dict[Place, StoredMark] = {}
-        if marks_to_find:
-            places = list(marks_to_find)
-            for n, (pos, until) in ask(self._connection, FIND_MARKS, places).items():
-                marks[places[n]] = (pos, until)
+        marks = {place: (pos, until) for place, (pos, until) in ask(self._connection, FIND_MARKS, marked)}
         return CommitPlan(self.log_state, versions, marks)
 
     def _store(self, plan: CommitPlan, also: Sequence[Statement] = ()) -> None:
@@ -347,16 +338,15 @@ def as_blobs(column: Iterable[Any]) -> list[object]:
     return [value if value is None or len(value) > COPIED_BYTES else bytearray(value) for value in column]
 
 
-def ask(connection: sqlite3.Connection, template: str, places: Sequence[tuple[str, str]]) -> dict[int, list[int]]:
-    """For each place that exists, by its index, the numbers the template selects. One step for each statement."""
+def ask(connection: sqlite3.Connection, template: str, asked: Iterable[Place]) -> Iterator[tuple[Place, list[int]]]:
+    """Each place that exists, with the numbers the template selects. One step for each statement."""
+    places = list(asked)
     values = [value for n, place in enumerate(places) for value in (n, *place)]
-    answers: dict[int, list[int]] = {}
     for statement, piece in statements_for(template, 3, values):
         (found,) = connection.execute(statement, piece).fetchone()
         for answer in found.split(",") if found else ():
             n, *numbers = map(int, answer.split())
-            answers[n] = numbers
-    return answers
+            yield places[n], numbers
 
 
 # -- what SQLite's errors mean, and what a person can do about them

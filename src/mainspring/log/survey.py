@@ -1,25 +1,10 @@
-"""Looking at a log: what is at an engine's address, and how much a log holds.
-
-Opening a log makes what is missing, which is right for a node and wrong for a command that asks whether it is there: a
-typing error in the log's name would leave an empty log behind, and say that all is well. `inspect_log` makes nothing.
-"""
+"""Counting what a log holds: for people, and for deciding about retention."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
-from mainspring.log.contract import Bounds, DamagedRecord, Engine, EngineSetup, Inspection, Progress, silent
-from mainspring.log.engines.registry import engine_factory
-
-
-async def inspect_log(address: str, data_dir: str | Path, *, database: str = "mainspring") -> Inspection:
-    """Look at the log that `open_engine` would open. Raises what the engine's `open` would raise, and makes nothing."""
-    return await engine_factory(address).inspect(address, EngineSetup(Path(data_dir), database=database))
-
-
-# -- counting what a log holds: for people, and for deciding about retention
+from mainspring.log.contract import Bounds, DamagedRecord, Engine, Progress, silent
 
 
 class TopicSurvey(msgspec.Struct):
