@@ -1,10 +1,22 @@
-"""Names of a package that are imported when they are first used, so that importing the package stays cheap."""
+"""What a package offers: the names it imports under their own names, and those it imports when they are first used.
+
+A package lists each name once, as an import. Names that are imported later keep importing the package cheap.
+"""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any
+from types import ModuleType
+from typing import Any, Final
+
+_NOT_OFFERED: Final = frozenset({"TYPE_CHECKING", "Final", "lazy_imports", "offer"})
+
+
+def offer(namespace: dict[str, Any]) -> None:
+    """Gives a package its `__all__`: what its globals hold by now, submodules left out."""
+    here = {name for name, value in namespace.items() if name[0] != "_" and not isinstance(value, ModuleType)}
+    namespace["__all__"] = sorted(here - _NOT_OFFERED)
 
 
 def lazy_imports(namespace: dict[str, Any], homes: Mapping[str, str]) -> Callable[[str], Any]:

@@ -18,35 +18,25 @@
 - `shared/`: a line that several nodes share
 """
 
-from __future__ import annotations
+from mainspring.beats.driver import Driver as Driver
+from mainspring.beats.heartbeat import Heartbeat as Heartbeat
+from mainspring.beats.history.replay import Divergence as Divergence
+from mainspring.beats.history.replay import Replay as Replay
+from mainspring.beats.inlets import Inlet as Inlet
+from mainspring.beats.inlets import Taken as Taken
+from mainspring.beats.inlets import TopicInlet as TopicInlet
+from mainspring.beats.program import BeatsProgram as BeatsProgram
+from mainspring.beats.program import DeclaredInlet as DeclaredInlet
+from mainspring.beats.program import TargetOf as TargetOf
+from mainspring.beats.report import AgendaEntry as AgendaEntry
+from mainspring.beats.report import BeatReport as BeatReport
+from mainspring.beats.report import Diagnostic as Diagnostic
+from mainspring.beats.report import Emitted as Emitted
+from mainspring.beats.report import Staged as Staged
+from mainspring.beats.shared.line import BEATS_ROLE as BEATS_ROLE
+from mainspring.beats.stage import FATAL as FATAL
+from mainspring.beats.stage import RETRY as RETRY
+from mainspring.beats.stage import Stage as Stage
+from mainspring.lazy_imports import offer
 
-from mainspring.beats.driver import Driver
-from mainspring.beats.heartbeat import Heartbeat
-from mainspring.beats.history.replay import Divergence, Replay
-from mainspring.beats.inlets import Inlet, Taken, TopicInlet
-from mainspring.beats.program import BeatsProgram, DeclaredInlet, TargetOf
-from mainspring.beats.report import AgendaEntry, BeatReport, Diagnostic, Emitted, Staged
-from mainspring.beats.shared.line import BEATS_ROLE
-from mainspring.beats.stage import FATAL, RETRY, Stage
-
-__all__ = [
-    "BEATS_ROLE",
-    "FATAL",
-    "RETRY",
-    "AgendaEntry",
-    "BeatReport",
-    "BeatsProgram",
-    "DeclaredInlet",
-    "Diagnostic",
-    "Divergence",
-    "Driver",
-    "Emitted",
-    "Heartbeat",
-    "Inlet",
-    "Replay",
-    "Stage",
-    "Staged",
-    "Taken",
-    "TargetOf",
-    "TopicInlet",
-]
+offer(globals())

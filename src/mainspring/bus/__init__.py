@@ -16,104 +16,61 @@ counters        numbers since the node started
 audit           `system.bus.audit`: what the bus decided
 """
 
-from __future__ import annotations
+from mainspring.bus.access import Access as Access
+from mainspring.bus.access import Action as Action
+from mainspring.bus.access import Caller as Caller
+from mainspring.bus.access import Checker as Checker
+from mainspring.bus.access import Who as Who
+from mainspring.bus.access import origin_of as origin_of
+from mainspring.bus.bus import Bus as Bus
+from mainspring.bus.errors import BadFrame as BadFrame
+from mainspring.bus.errors import BadJson as BadJson
+from mainspring.bus.errors import BadOffset as BadOffset
+from mainspring.bus.errors import BadSchema as BadSchema
+from mainspring.bus.errors import BusError as BusError
+from mainspring.bus.errors import Conflict as Conflict
+from mainspring.bus.errors import ExpectationFailed as ExpectationFailed
+from mainspring.bus.errors import Forbidden as Forbidden
+from mainspring.bus.errors import LimitReached as LimitReached
+from mainspring.bus.errors import NotSubscribed as NotSubscribed
+from mainspring.bus.errors import RateLimited as RateLimited
+from mainspring.bus.errors import SchemaIncompatible as SchemaIncompatible
+from mainspring.bus.errors import SchemaMismatch as SchemaMismatch
+from mainspring.bus.errors import TooLarge as TooLarge
+from mainspring.bus.errors import Unavailable as Unavailable
+from mainspring.bus.errors import UnknownEvent as UnknownEvent
+from mainspring.bus.errors import UnknownGroup as UnknownGroup
+from mainspring.bus.errors import UnknownSchedule as UnknownSchedule
+from mainspring.bus.errors import UnknownSchema as UnknownSchema
+from mainspring.bus.errors import UnknownTopic as UnknownTopic
+from mainspring.bus.errors import UnknownType as UnknownType
+from mainspring.bus.protocol import BEGINNING as BEGINNING
+from mainspring.bus.protocol import LATEST as LATEST
+from mainspring.bus.protocol import EventId as EventId
+from mainspring.bus.protocol import Start as Start
+from mainspring.bus.protocol import envelope as envelope
+from mainspring.bus.publishing.admission import key_hash as key_hash
+from mainspring.bus.publishing.admission import partition_of as partition_of
+from mainspring.bus.results import DeadLetter as DeadLetter
+from mainspring.bus.results import GroupInfo as GroupInfo
+from mainspring.bus.results import GroupOffsets as GroupOffsets
+from mainspring.bus.results import NewEvent as NewEvent
+from mainspring.bus.results import PartitionOffsets as PartitionOffsets
+from mainspring.bus.results import Published as Published
+from mainspring.bus.results import ReadyState as ReadyState
+from mainspring.bus.results import Stats as Stats
+from mainspring.bus.schedules import LEAST_EVERY_MS as LEAST_EVERY_MS
+from mainspring.bus.schedules import Schedule as Schedule
+from mainspring.bus.schemas import SCHEMA_HEADER as SCHEMA_HEADER
+from mainspring.bus.schemas import Compatibility as Compatibility
+from mainspring.bus.schemas import SchemaCheck as SchemaCheck
+from mainspring.bus.schemas import SchemaVersion as SchemaVersion
+from mainspring.bus.session import Session as Session
+from mainspring.bus.topics import AccessList as AccessList
+from mainspring.bus.topics import TopicChange as TopicChange
+from mainspring.bus.topics import TopicConfig as TopicConfig
+from mainspring.bus.topics import encode_topic as encode_topic
+from mainspring.bus.topics import parse_topic as parse_topic
+from mainspring.lazy_imports import offer
 
-from mainspring.bus.access import Access, Action, Caller, Checker, Who, origin_of
-from mainspring.bus.bus import Bus
-from mainspring.bus.errors import (
-    BadFrame,
-    BadJson,
-    BadOffset,
-    BadSchema,
-    BusError,
-    Conflict,
-    ExpectationFailed,
-    Forbidden,
-    LimitReached,
-    NotSubscribed,
-    RateLimited,
-    SchemaIncompatible,
-    SchemaMismatch,
-    TooLarge,
-    Unavailable,
-    UnknownEvent,
-    UnknownGroup,
-    UnknownSchedule,
-    UnknownSchema,
-    UnknownTopic,
-    UnknownType,
-)
-from mainspring.bus.protocol import BEGINNING, LATEST, EventId, Start, envelope
-from mainspring.bus.publishing.admission import key_hash, partition_of
-from mainspring.bus.results import (
-    DeadLetter,
-    GroupInfo,
-    GroupOffsets,
-    NewEvent,
-    PartitionOffsets,
-    Published,
-    ReadyState,
-    Stats,
-)
-from mainspring.bus.schedules import LEAST_EVERY_MS, Schedule
-from mainspring.bus.schemas import SCHEMA_HEADER, Compatibility, SchemaCheck, SchemaVersion
-from mainspring.bus.session import Session
-from mainspring.bus.topics import AccessList, TopicChange, TopicConfig, encode_topic, parse_topic
-
-__all__ = [
-    "BEGINNING",
-    "LATEST",
-    "LEAST_EVERY_MS",
-    "SCHEMA_HEADER",
-    "Access",
-    "AccessList",
-    "Action",
-    "BadFrame",
-    "BadJson",
-    "BadOffset",
-    "BadSchema",
-    "Bus",
-    "BusError",
-    "Caller",
-    "Checker",
-    "Compatibility",
-    "Conflict",
-    "DeadLetter",
-    "EventId",
-    "ExpectationFailed",
-    "Forbidden",
-    "GroupInfo",
-    "GroupOffsets",
-    "LimitReached",
-    "NewEvent",
-    "NotSubscribed",
-    "PartitionOffsets",
-    "Published",
-    "RateLimited",
-    "ReadyState",
-    "Schedule",
-    "SchemaCheck",
-    "SchemaIncompatible",
-    "SchemaMismatch",
-    "SchemaVersion",
-    "Session",
-    "Start",
-    "Stats",
-    "TooLarge",
-    "TopicChange",
-    "TopicConfig",
-    "Unavailable",
-    "UnknownEvent",
-    "UnknownGroup",
-    "UnknownSchedule",
-    "UnknownSchema",
-    "UnknownTopic",
-    "UnknownType",
-    "Who",
-    "encode_topic",
-    "envelope",
-    "key_hash",
-    "origin_of",
-    "parse_topic",
-    "partition_of",
-]
+offer(globals())

@@ -16,14 +16,20 @@ Optional: nothing else of Mainspring imports this package before a loop socket i
 - `voyd/`: WebAssembly programs of the Voyd host protocol, as runs.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Final
 
-from mainspring.guests.errors import NeedsLinux, NotAttachable, RequestRefused, StreamClosed
-from mainspring.guests.protocol.codes import Code
-from mainspring.guests.protocol.operations import READY, TIMER, Event, Op, Poll, Readiness
-from mainspring.lazy_imports import lazy_imports
+from mainspring.guests.errors import NeedsLinux as NeedsLinux
+from mainspring.guests.errors import NotAttachable as NotAttachable
+from mainspring.guests.errors import RequestRefused as RequestRefused
+from mainspring.guests.errors import StreamClosed as StreamClosed
+from mainspring.guests.protocol.codes import Code as Code
+from mainspring.guests.protocol.operations import READY as READY
+from mainspring.guests.protocol.operations import TIMER as TIMER
+from mainspring.guests.protocol.operations import Event as Event
+from mainspring.guests.protocol.operations import Op as Op
+from mainspring.guests.protocol.operations import Poll as Poll
+from mainspring.guests.protocol.operations import Readiness as Readiness
+from mainspring.lazy_imports import lazy_imports, offer
 
 if TYPE_CHECKING:
     from mainspring.guests.client import GuestClient as GuestClient
@@ -43,17 +49,5 @@ _HOMES: Final = {
     "mainspring.guests.wasm": "GuestFailed GuestLimit Limits run_module",
 }
 
-__all__ = [
-    "READY",
-    "TIMER",
-    "Code",
-    "Event",
-    "NeedsLinux",
-    "NotAttachable",
-    "Op",
-    "Poll",
-    "Readiness",
-    "RequestRefused",
-    "StreamClosed",
-]
+offer(globals())
 __getattr__ = lazy_imports(globals(), _HOMES)

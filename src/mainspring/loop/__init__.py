@@ -10,47 +10,39 @@
 - `errors`: what can go wrong with the loop itself
 """
 
-from mainspring.loop.asyncio_host import new_event_loop, run
-from mainspring.loop.clock import Clock, MonotonicClock, VirtualClock, pause
-from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
-from mainspring.loop.futures_and_tasks import BackgroundTasks, reject, resolve, wake
-from mainspring.loop.loop import Counters, FailedTurn, Hold, Lane, Lanes, Loop, Turn, turn_name
-from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
-from mainspring.loop.virtual_time import VirtualEventLoop, clock_to_pin, run_virtual, time_stands_still
-from mainspring.loop.watchdog import Blocked, BlockedTotal, Watchdog, identifies_work
+from mainspring.lazy_imports import offer
+from mainspring.loop.asyncio_host import new_event_loop as new_event_loop
+from mainspring.loop.asyncio_host import run as run
+from mainspring.loop.clock import Clock as Clock
+from mainspring.loop.clock import MonotonicClock as MonotonicClock
+from mainspring.loop.clock import VirtualClock as VirtualClock
+from mainspring.loop.clock import pause as pause
+from mainspring.loop.errors import ClockError as ClockError
+from mainspring.loop.errors import DuplicateTimer as DuplicateTimer
+from mainspring.loop.errors import LoopBusy as LoopBusy
+from mainspring.loop.errors import LoopLimit as LoopLimit
+from mainspring.loop.errors import LoopStalled as LoopStalled
+from mainspring.loop.futures_and_tasks import BackgroundTasks as BackgroundTasks
+from mainspring.loop.futures_and_tasks import reject as reject
+from mainspring.loop.futures_and_tasks import resolve as resolve
+from mainspring.loop.futures_and_tasks import wake as wake
+from mainspring.loop.loop import Counters as Counters
+from mainspring.loop.loop import FailedTurn as FailedTurn
+from mainspring.loop.loop import Hold as Hold
+from mainspring.loop.loop import Lane as Lane
+from mainspring.loop.loop import Lanes as Lanes
+from mainspring.loop.loop import Loop as Loop
+from mainspring.loop.loop import Turn as Turn
+from mainspring.loop.loop import turn_name as turn_name
+from mainspring.loop.timer_wheel import TimerEntry as TimerEntry
+from mainspring.loop.timer_wheel import TimerWheel as TimerWheel
+from mainspring.loop.virtual_time import VirtualEventLoop as VirtualEventLoop
+from mainspring.loop.virtual_time import clock_to_pin as clock_to_pin
+from mainspring.loop.virtual_time import run_virtual as run_virtual
+from mainspring.loop.virtual_time import time_stands_still as time_stands_still
+from mainspring.loop.watchdog import Blocked as Blocked
+from mainspring.loop.watchdog import BlockedTotal as BlockedTotal
+from mainspring.loop.watchdog import Watchdog as Watchdog
+from mainspring.loop.watchdog import identifies_work as identifies_work
 
-__all__ = [
-    "BackgroundTasks",
-    "Blocked",
-    "BlockedTotal",
-    "Clock",
-    "ClockError",
-    "Counters",
-    "DuplicateTimer",
-    "FailedTurn",
-    "Hold",
-    "Lane",
-    "Lanes",
-    "Loop",
-    "LoopBusy",
-    "LoopLimit",
-    "LoopStalled",
-    "MonotonicClock",
-    "TimerEntry",
-    "TimerWheel",
-    "Turn",
-    "VirtualClock",
-    "VirtualEventLoop",
-    "Watchdog",
-    "clock_to_pin",
-    "identifies_work",
-    "new_event_loop",
-    "pause",
-    "reject",
-    "resolve",
-    "run",
-    "run_virtual",
-    "time_stands_still",
-    "turn_name",
-    "wake",
-]
+offer(globals())

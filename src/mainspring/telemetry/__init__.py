@@ -8,27 +8,25 @@
 
 from typing import TYPE_CHECKING
 
-from mainspring.lazy_imports import lazy_imports
-from mainspring.telemetry.causation import (
-    CAUSATION,
-    CORRELATION,
-    Cause,
-    Entered,
-    WorkContext,
-    causation_headers,
-    current_correlation,
-    handling,
-    with_causation,
-)
-from mainspring.telemetry.histogram import Histogram, nanoseconds, numbers
-from mainspring.telemetry.spans import (
-    TRACEPARENT,
-    OpenSpan,
-    Recorder,
-    configured_provider,
-    messaging,
-    tracing,
-)
+from mainspring.lazy_imports import lazy_imports, offer
+from mainspring.telemetry.causation import CAUSATION as CAUSATION
+from mainspring.telemetry.causation import CORRELATION as CORRELATION
+from mainspring.telemetry.causation import Cause as Cause
+from mainspring.telemetry.causation import Entered as Entered
+from mainspring.telemetry.causation import WorkContext as WorkContext
+from mainspring.telemetry.causation import causation_headers as causation_headers
+from mainspring.telemetry.causation import current_correlation as current_correlation
+from mainspring.telemetry.causation import handling as handling
+from mainspring.telemetry.causation import with_causation as with_causation
+from mainspring.telemetry.histogram import Histogram as Histogram
+from mainspring.telemetry.histogram import nanoseconds as nanoseconds
+from mainspring.telemetry.histogram import numbers as numbers
+from mainspring.telemetry.spans import TRACEPARENT as TRACEPARENT
+from mainspring.telemetry.spans import OpenSpan as OpenSpan
+from mainspring.telemetry.spans import Recorder as Recorder
+from mainspring.telemetry.spans import configured_provider as configured_provider
+from mainspring.telemetry.spans import messaging as messaging
+from mainspring.telemetry.spans import tracing as tracing
 
 if TYPE_CHECKING:
     from mainspring.telemetry.log_lines import JsonLines as JsonLines
@@ -41,24 +39,5 @@ if TYPE_CHECKING:
 _HOMES = {
     "mainspring.telemetry.log_lines": "JsonLines TextLines WithMessage configure_logging lines_written write_lines",
 }
-__all__ = [
-    "CAUSATION",
-    "CORRELATION",
-    "TRACEPARENT",
-    "Cause",
-    "Entered",
-    "Histogram",
-    "OpenSpan",
-    "Recorder",
-    "WorkContext",
-    "causation_headers",
-    "configured_provider",
-    "current_correlation",
-    "handling",
-    "messaging",
-    "nanoseconds",
-    "numbers",
-    "tracing",
-    "with_causation",
-]
+offer(globals())
 __getattr__ = lazy_imports(globals(), _HOMES)

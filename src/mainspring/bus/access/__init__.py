@@ -5,33 +5,20 @@ tokens      secrets that say who their bearer is and what it may do, as lines in
 patterns    `*` and `**` in names of topics, agents and groups
 """
 
-from __future__ import annotations
+from mainspring.bus.access.access import Access as Access
+from mainspring.bus.access.access import Action as Action
+from mainspring.bus.access.access import Caller as Caller
+from mainspring.bus.access.access import Checker as Checker
+from mainspring.bus.access.access import Who as Who
+from mainspring.bus.access.access import origin_of as origin_of
+from mainspring.bus.access.tokens import SECRET_BYTES as SECRET_BYTES
+from mainspring.bus.access.tokens import Token as Token
+from mainspring.bus.access.tokens import TokenBook as TokenBook
+from mainspring.bus.access.tokens import TokenSource as TokenSource
+from mainspring.bus.access.tokens import lifetime_ms as lifetime_ms
+from mainspring.bus.access.tokens import moment_text as moment_text
+from mainspring.bus.access.tokens import new_token as new_token
+from mainspring.bus.access.tokens import read_tokens as read_tokens
+from mainspring.lazy_imports import offer
 
-from mainspring.bus.access.access import Access, Action, Caller, Checker, Who, origin_of
-from mainspring.bus.access.tokens import (
-    SECRET_BYTES,
-    Token,
-    TokenBook,
-    TokenSource,
-    lifetime_ms,
-    moment_text,
-    new_token,
-    read_tokens,
-)
-
-__all__ = [
-    "SECRET_BYTES",
-    "Access",
-    "Action",
-    "Caller",
-    "Checker",
-    "Token",
-    "TokenBook",
-    "TokenSource",
-    "Who",
-    "lifetime_ms",
-    "moment_text",
-    "new_token",
-    "origin_of",
-    "read_tokens",
-]
+offer(globals())

@@ -10,26 +10,14 @@ compaction      of each key only the newest event stays
 housekeeping    when retention, compaction and metrics have their turn
 """
 
-from __future__ import annotations
+from mainspring.bus.topics.config import AccessList as AccessList
+from mainspring.bus.topics.config import TopicChange as TopicChange
+from mainspring.bus.topics.config import TopicConfig as TopicConfig
+from mainspring.bus.topics.config import encode_topic as encode_topic
+from mainspring.bus.topics.config import parse_topic as parse_topic
+from mainspring.bus.topics.config import topic_data as topic_data
+from mainspring.bus.topics.config import topic_from as topic_from
+from mainspring.bus.topics.tail import ReadyEvent as ReadyEvent
+from mainspring.lazy_imports import offer
 
-from mainspring.bus.topics.config import (
-    AccessList,
-    TopicChange,
-    TopicConfig,
-    encode_topic,
-    parse_topic,
-    topic_data,
-    topic_from,
-)
-from mainspring.bus.topics.tail import ReadyEvent
-
-__all__ = [
-    "AccessList",
-    "ReadyEvent",
-    "TopicChange",
-    "TopicConfig",
-    "encode_topic",
-    "parse_topic",
-    "topic_data",
-    "topic_from",
-]
+offer(globals())
