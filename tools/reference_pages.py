@@ -167,8 +167,14 @@ def _definition(name: str, method: Any) -> str:
     before = next((text for kind, text in marks.items() if isinstance(method, kind)), "")
     word = "async def" if inspect.iscoroutinefunction(function) else "def"
     signature = inspect.signature(function)
-    # A verb of the blocking client has the parameters of the async one; what it gives, it gives at once.
-    gives = signature.return_annotation if not hasattr(function, "__wrapped__") else inspect.Signature.empty
+    gives = signature.return_annotation
+    if (wrapped := getattr(function, "__wrapped__", None)) is not None:
+        # A blocking verb has the parameters of the async one; what that promises, it gives at once.
+        promised = _hint(gives).removeprefix("Coroutine[Any, Any, ")
+        if promised != _hint(gives):
+            gives = promised.removesuffix("]")
+        elif not inspect.iscoroutinefunction(wrapped):
+            gives = inspect.Signature.empty
     arrow = "" if gives is inspect.Signature.empty else f" -> {_hint(gives)}"
     items = list(_parameters(signature))
     line = f"{word} {name}({', '.join(items)}){arrow}: ..."
@@ -228,8 +234,10 @@ def _assigned(module: str, name: str) -> tuple[str, str]:
     """A constant or an alias as it stands in the code, and the comment behind it."""
     source = inspect.getsource(_module(module))
     for node in ast.parse(source).body:
-        if isinstance(node, ast.ImportFrom) and node.module and any(each.name == name for each in node.names):
-            return _assigned(node.module, name)
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = {each.name for each in node.names}
+            if name in names or ("*" in names and name in getattr(_module(node.module), "__all__", ())):
+                return _assigned(node.module, name)
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == name for target in targets):
             line = source.splitlines()[node.lineno - 1]

@@ -6,7 +6,7 @@
 | log | `Log`: group commit, the engine's face for the parts of a node |
 | blocking_log | `BlockingLog`: the same for callers without an asyncio loop |
 | export_import | a log as lines of JSON: out of any engine, into any other |
-| survey | how much a log holds |
+| contents | `survey`: how much a log holds |
 | engines/ | memory and sqlite (embedded), nats and mongo (plug-ins), and the registry that finds them |
 """
 
@@ -24,6 +24,8 @@ from mainspring.log.engines.sqlite import SqliteEngine, log_file
 from mainspring.log.log import Log
 
 if TYPE_CHECKING:
+    from mainspring.log.contents import Survey as Survey
+    from mainspring.log.contents import survey as survey
     from mainspring.log.engines.registry import inspect_log as inspect_log
     from mainspring.log.engines.sqlite.backup import backup as backup
     from mainspring.log.engines.sqlite.check import CheckReport as CheckReport
@@ -31,15 +33,13 @@ if TYPE_CHECKING:
     from mainspring.log.export_import import LogExport as LogExport
     from mainspring.log.export_import import Moved as Moved
     from mainspring.log.export_import import import_lines as import_lines
-    from mainspring.log.survey import Survey as Survey
-    from mainspring.log.survey import survey as survey
 
 _HOMES: Final = {
     "mainspring.log.engines.registry": "inspect_log",
     "mainspring.log.engines.sqlite.backup": "backup",
     "mainspring.log.engines.sqlite.check": "CheckReport check",
     "mainspring.log.export_import": "LogExport Moved import_lines",
-    "mainspring.log.survey": "Survey survey",
+    "mainspring.log.contents": "Survey survey",
 }
 __all__ = [
     *contract.__all__,
