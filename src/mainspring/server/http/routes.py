@@ -22,30 +22,20 @@ from aiohttp.typedefs import Middleware
 
 from mainspring.server.health import Requests
 from mainspring.server.http.access import OriginCheck, while_valid
+from mainspring.server.http.call import Call, Face, json_response
 from mainspring.server.http.documents.openapi import build_document
-from mainspring.server.http.face import Face
-from mainspring.server.http.operations import (
-    dead_letters,
-    events,
-    groups,
-    messages,
-    node,
-    schedules,
-    schemas,
-    topics,
-)
+from mainspring.server.http.operations import dead_letters, events, groups, messages, node, schedules, schemas, topics
 from mainspring.server.http.problem import Handler, problems
-from mainspring.server.http.request import check_names
-from mainspring.server.http.table import JSON, PATH_PARAMETERS, Operation, gives
+from mainspring.server.http.table import PATH_PARAMETERS, Operation, gives
 from mainspring.telemetry import tracing
 
 NO_ROUTE: Final = "(none)"
 CLIENT_LEFT: Final = 499  # before it had its answer
 
 
-async def show_openapi(_face: Face, _: web.Request) -> web.StreamResponse:
+async def show_openapi(_: Call) -> bytes:
     """This document."""
-    return web.Response(body=openapi_text(), content_type=JSON)
+    return openapi_text()
 
 
 OPERATIONS: Final = (
@@ -144,22 +134,24 @@ def _handler(face: Face, operation: Operation) -> Any:
             return await answer(request)
 
     async def answer(request: web.Request) -> web.StreamResponse:
+        call = Call(face, request, None)
         if known:
-            check_names(request, known)
-        if not operation.needs_token:
-            return await operation.handler(face, request)
-        caller = await face.identify(request)
-        if not operation.lasts:
-            return await operation.handler(face, request)
-
-        async def end() -> None:
-            if request.transport is not None:
-                request.transport.abort()
-
-        async with while_valid(caller, face.bus.clock, end):
-            return await operation.handler(face, request)
+            call.check_names(known)
+        if operation.needs_token:
+            call.caller = await face.identify(request)
+        if operation.lasts:
+            async with while_valid(call.caller, call.bus.clock, lambda: _abort(request)):
+                result = await operation.handler(call)
+        else:
+            result = await operation.handler(call)
+        return result if isinstance(result, web.StreamResponse) else json_response(result)
 
     return handle
+
+
+async def _abort(request: web.Request) -> None:
+    if request.transport is not None:
+        request.transport.abort()
 
 
 def _route_pattern(path: str) -> str:

@@ -10,11 +10,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
-from aiohttp import web
+from mainspring.server.http.call import JSON, Call
 
-from mainspring.server.http.face import Face
-
-JSON: Final = "application/json"
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream"
 
@@ -25,11 +22,11 @@ POSITIVE: Final[Schema] = {"type": "integer", "minimum": 1}
 
 
 class OperationHandler(Protocol):
-    """An async function of the face and the request."""
+    """An async function. What it returns is the answer, or plain data or a Struct that is answered as JSON."""
 
     __name__: str
 
-    def __call__(self, face: Face, request: web.Request, /) -> Awaitable[web.StreamResponse]: ...
+    def __call__(self, call: Call, /) -> Awaitable[Any]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
+from mainspring.bus import NewEvent
 from mainspring.errors import MainspringError
 from mainspring.json_text import check_json, check_text, refuse_duplicates, why_unreadable
 from mainspring.log import StoredEvent
@@ -56,26 +57,12 @@ class BadCloudEvent(MainspringError):
     code = "bad_cloudevent"
 
 
-class CloudEvent(msgspec.Struct, frozen=True):
-    """One CloudEvent, ready to be published: `payload` is JSON text, `headers` its attributes."""
-
-    payload: bytes
-    headers: dict[str, str]
-    key: str | None
-
-    @property
-    def publish_id(self) -> str:
-        """The same for every copy of one CloudEvent; short whatever the source and id are."""
-        name = f"{self.headers['ce-source']}\n{self.headers['ce-id']}".encode()
-        return f"ce-{hashlib.sha256(name).hexdigest()[:40]}"
-
-
 def is_binary_mode(headers: Mapping[str, str]) -> bool:
     """Whether the request's headers say that its body is the data of a CloudEvent."""
     return any(f"{PREFIX}{name}" in headers for name in _REQUIRED)
 
 
-def from_structured(body: bytes) -> CloudEvent:
+def from_structured(body: bytes) -> NewEvent:
     """One CloudEvent in the JSON format."""
     check_text(body, "the body")
     members = _decoded(_OBJECTS, body, "an object")
@@ -83,7 +70,7 @@ def from_structured(body: bytes) -> CloudEvent:
     return _from_members(members)
 
 
-def from_batch(body: bytes) -> Iterator[CloudEvent]:
+def from_batch(body: bytes) -> Iterator[NewEvent]:
     """The CloudEvents of a JSON array, one by one as they are asked for; an error says which one it is."""
     check_text(body, "the body")
     for number, raw in enumerate(_decoded(_ARRAYS, body, "an array"), 1):
@@ -95,7 +82,7 @@ def from_batch(body: bytes) -> Iterator[CloudEvent]:
         yield event
 
 
-def from_binary(headers: Iterable[tuple[str, str]], content_type: str | None, body: bytes) -> CloudEvent:
+def from_binary(headers: Iterable[tuple[str, str]], content_type: str | None, body: bytes) -> NewEvent:
     """A CloudEvent whose attributes are HTTP headers and whose data is the body."""
     attributes: dict[str, str] = {}
     for name, value in headers:
@@ -158,7 +145,7 @@ def _decoded(decoder: msgspec.json.Decoder[Any], body: bytes, what: str) -> Any:
         raise why_unreadable(body, error, "the body") from None
 
 
-def _from_members(members: dict[str, msgspec.Raw]) -> CloudEvent:
+def _from_members(members: dict[str, msgspec.Raw]) -> NewEvent:
     data, encoded = members.pop("data", None), members.pop("data_base64", None)
     if data is not None and encoded is not None:
         raise BadCloudEvent("Both data and data_base64 are given.", remedy="Give one of them.")
@@ -211,7 +198,7 @@ def _payload_of(content_type: str | None, body: bytes) -> tuple[bytes, bool]:
     return msgspec.json.encode(base64.b64encode(body).decode("ascii")), True
 
 
-def _checked(attributes: dict[str, str], payload: bytes, in_base64: bool) -> CloudEvent:
+def _checked(attributes: dict[str, str], payload: bytes, in_base64: bool) -> NewEvent:
     for name in _REQUIRED:
         if name not in attributes:
             raise BadCloudEvent(f"The required attribute {name} is missing.", remedy=_SPECIFICATION)
@@ -230,7 +217,9 @@ def _checked(attributes: dict[str, str], payload: bytes, in_base64: bool) -> Clo
     headers = {f"{PREFIX}{name}": value for name, value in attributes.items() if name not in (KEY_ATTRIBUTE, *_PLACE)}
     if in_base64:
         headers[BASE64_MARK] = "true"
-    return CloudEvent(payload, headers, attributes.get(KEY_ATTRIBUTE))
+    # The same for every copy of one CloudEvent; short whatever the source and id are.
+    name = hashlib.sha256(f"{attributes['source']}\n{attributes['id']}".encode()).hexdigest()[:40]
+    return NewEvent(payload, attributes.get(KEY_ATTRIBUTE), headers, f"ce-{name}")
 
 
 def _check_time(text: str | None) -> None:

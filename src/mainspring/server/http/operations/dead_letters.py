@@ -10,18 +10,9 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Final
 
 import msgspec
-from aiohttp import web
 
-from mainspring.bus import DeadLetter, Forbidden, Published, UnknownEvent, Who
-from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.request import (
-    MAX_INTEGER,
-    body_decoder,
-    integer,
-    path_integer,
-    read_body,
-    require_json,
-)
+from mainspring.bus import DeadLetter, Forbidden, Published, UnknownEvent
+from mainspring.server.http.call import MAX_INTEGER, Call, decode_body
 from mainspring.server.http.table import NATURAL, POSITIVE, Operation, Parameter, gives, tagged, takes
 
 SUFFIX: Final = ".DLQ"
@@ -74,106 +65,87 @@ class RedriveReport(msgspec.Struct, frozen=True):
     published: list[Published]
 
 
-_REDRIVE: Final = body_decoder(RedriveBody)
-
-
-async def list_dead_letter_topics(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_dead_letter_topics(call: Call) -> DeadLetterTopics:
     """Topics that have dead letters.
 
     Only those that the caller may read.
     """
-    agent = await face.identify(request)
     found: list[DeadLetterTopic] = []
-    for config in face.bus.topics.configs():
+    for config in call.bus.topics.configs():
         topic = config.topic.removesuffix(SUFFIX)
-        if topic == config.topic or not await _may_read(face, agent, topic):
+        if topic == config.topic or not await _may_read(call, topic):
             continue
         found.extend(
             DeadLetterTopic(topic, config.topic, place.head, place.tail, place.tail - place.head + 1)
-            for place in await face.bus.groups.offsets(config.topic)
+            for place in await call.bus.groups.offsets(config.topic)
             if place.tail
         )
-    return json_response(DeadLetterTopics(found))
+    return DeadLetterTopics(found)
 
 
-async def _may_read(face: Face, agent: Who, topic: str) -> bool:
+async def _may_read(call: Call, topic: str) -> bool:
     try:
-        await _check_read(face, agent, topic)
+        await _check_read(call, topic)
     except Forbidden:
         return False
     return True
 
 
-async def _check_read(face: Face, agent: Who, topic: str) -> None:
-    await face.bus.access.check(topic, "subscribe", agent)
-    await face.bus.access.check(topic + SUFFIX, "subscribe", agent)
+async def _check_read(call: Call, topic: str) -> None:
+    await call.check("subscribe", topic)
+    await call.check("subscribe", topic + SUFFIX)
 
 
-async def list_dead_letters(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_dead_letters(call: Call) -> DeadLetterPage:
     """Dead letters of one topic, oldest first.
 
     Only those that fit the filters.
     """
-    topic = request.match_info["topic"]
-    await _check_read(face, await face.identify(request), topic)
-    face.bus.topics.get(topic)  # raises UnknownTopic
-    limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
-    wanted = RedriveBody(
-        group=request.query.get("group"), key=request.query.get("key"), reason=request.query.get("reason")
-    )
-    found: list[DeadLetter] = []
-    async for letter in _matching(face, topic, wanted, integer(request, "offset") or 0):
-        if len(found) == limit:
-            return json_response(DeadLetterPage(found, letter.offset))
-        found.append(letter)
-    return json_response(DeadLetterPage(found))
+    await _check_read(call, call.topic)
+    call.bus.topics.get(call.topic)  # raises UnknownTopic
+    limit = call.integer("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
+    query = call.request.query
+    wanted = RedriveBody(group=query.get("group"), key=query.get("key"), reason=query.get("reason"), limit=limit + 1)
+    found = [letter async for letter in _matching(call, wanted, call.integer("offset") or 0)]
+    return DeadLetterPage(found[:limit], found[limit].offset if len(found) > limit else msgspec.UNSET)
 
 
-async def show_dead_letter(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_dead_letter(call: Call) -> DeadLetter:
     """One dead letter."""
-    topic = request.match_info["topic"]
-    await _check_read(face, await face.identify(request), topic)
-    return json_response(await face.bus.dead_letters.get(topic, path_integer(request, "offset")))
+    await _check_read(call, call.topic)
+    return await call.bus.dead_letters.get(call.topic, call.path_integer("offset"))
 
 
-async def redrive(face: Face, request: web.Request) -> web.StreamResponse:
+async def redrive(call: Call) -> RedriveReport:
     """Send dead letters to their topic again.
 
     Each is moved in one step: never lost, never in both topics.
     """
-    topic = request.match_info["topic"]
-    require_json(request)
-    agent = await face.identify(request)
-    await _check_read(face, agent, topic)
-    await face.bus.access.check(topic, "publish", agent)
-    body = await read_body(request, face.max_body_bytes)
-    wanted = _REDRIVE.decode(body) if body.strip() else RedriveBody()
-    face.bus.topics.get(topic)  # raises UnknownTopic
+    call.require_json()
+    await _check_read(call, call.topic)
+    await call.check("publish")
+    body = await call.body()
+    wanted = decode_body(RedriveBody, body) if body.strip() else RedriveBody()
+    call.bus.topics.get(call.topic)  # raises UnknownTopic
     published: list[Published] = []
-    for offset in [letter.offset async for letter in _limited(face, topic, wanted)]:
+    # fixed before anything moves, so that nothing is sent twice
+    for letter in [letter async for letter in _matching(call, wanted)]:
         try:
-            published += await face.bus.dead_letters.redrive(topic, [offset])
+            published += await call.bus.dead_letters.redrive(call.topic, [letter.offset])
         except UnknownEvent:
             continue  # someone else was faster with this one
-    return json_response(RedriveReport(topic, len(published), published))
+    return RedriveReport(call.topic, len(published), published)
 
 
-async def _limited(face: Face, topic: str, wanted: RedriveBody) -> AsyncIterator[DeadLetter]:
-    """What is there now and fits, up to the limit; fixed before anything moves, so that nothing is sent twice."""
-    count = 0
-    async for letter in _matching(face, topic, wanted, 0):
-        if wanted.limit is not None and count >= wanted.limit:
-            return
-        count += 1
-        yield letter
-
-
-async def _matching(face: Face, topic: str, wanted: RedriveBody, offset: int) -> AsyncIterator[DeadLetter]:
-    """The dead letters from `offset` on that fit, read a page at a time."""
-    chosen = None if wanted.offsets is None else frozenset(wanted.offsets)
-    while page := await face.bus.dead_letters.page(topic, offset=offset, limit=PAGE):
+async def _matching(call: Call, wanted: RedriveBody, offset: int = 0) -> AsyncIterator[DeadLetter]:
+    """The dead letters from `offset` on that fit, up to the limit, read a page at a time."""
+    count, chosen = 0, None if wanted.offsets is None else frozenset(wanted.offsets)
+    while page := await call.bus.dead_letters.page(call.topic, offset=offset, limit=PAGE):
         for letter in page:
             if (chosen is None or letter.offset in chosen) and _fits(letter, wanted):
+                if count == wanted.limit:
+                    return
+                count += 1
                 yield letter
         offset = page[-1].offset + 1
 

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Annotated, Final
@@ -35,27 +35,21 @@ from urllib.parse import quote
 import msgspec
 from aiohttp import hdrs, web
 
-from mainspring.bus import EventId, NewEvent, Published, UnknownEvent, Who, envelope
+from mainspring.bus import EventId, NewEvent, Published, UnknownEvent, envelope
 from mainspring.errors import MainspringError
 from mainspring.log import StoredEvent
-from mainspring.server.http.documents import cloudevents
-from mainspring.server.http.documents.cloudevents import CloudEvent
-from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.problem import HttpProblem, bad_query, cut_short
-from mainspring.server.http.request import (
+from mainspring.server.http.call import (
+    JSON,
     MAX_INTEGER,
-    accepted_type,
-    body_decoder,
-    integer,
-    media_type,
-    moment_ms,
-    path_integer,
-    read_body,
+    Call,
+    decode_body,
+    json_response,
     unsupported,
 )
+from mainspring.server.http.documents import cloudevents
+from mainspring.server.http.problem import HttpProblem, bad_query, cut_short
 from mainspring.server.http.table import (
     EVENT_STREAM,
-    JSON,
     NATURAL,
     NDJSON,
     POSITIVE,
@@ -75,7 +69,6 @@ _KNOWN_TYPES: Final = (JSON, NDJSON, cloudevents.STRUCTURED, cloudevents.BATCHED
 Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
 PAGE_EVENTS: Final = 256
 DEFAULT_LIMIT: Final = 100  # of a JSON answer, which most readers hold in memory as a whole
-_FORMS: Final = (JSON, NDJSON, cloudevents.BATCHED)
 RECONNECT_MS: Final = 1_000  # soon enough to feel live, late enough not to storm a node that restarts
 _LAST_EVENT_ID: Final = "Last-Event-ID"
 SSE_HEARTBEAT: Final = b":\n\n"  # a comment: keeps proxies from giving up, and finds readers that are gone
@@ -96,6 +89,10 @@ class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     not_before: Natural | None = None
     expect: Natural | None = None
 
+    def event(self) -> NewEvent:
+        """What the bus is given."""
+        return NewEvent(bytes(self.payload), self.key, self.headers, self.id, self.delay_ms or 0, self.not_before or 0)
+
 
 class PublishedBatch(msgspec.Struct, frozen=True):
     """Where the events of a batch went: [partition, offset] of each, and their ids, in the order they were sent."""
@@ -106,138 +103,87 @@ class PublishedBatch(msgspec.Struct, frozen=True):
     ids: list[str]
 
 
-_EVENT: Final = body_decoder(EventBody)
-
-
-async def publish(face: Face, request: web.Request) -> web.StreamResponse:
+async def publish(call: Call) -> web.Response:
     """Publish one event, a batch of lines, or CloudEvents (also in binary mode, by `ce-` headers).
 
     Answers when what the body holds is durable.
     """
-    topic = request.match_info["topic"]
-    body_type = _body_type(request)
+    body_type, headers, expect = _body_type(call), call.request.headers, None
     if body_type in _NDJSON_TYPES:
-        events = await _lines(face, await read_body(request, face.max_body_bytes))
-        return await _publish_batch(face, request, topic, events)
+        return await _publish_batch(call, _lines(await call.body()))
     if body_type == cloudevents.BATCHED:
-        events = await _cloudevents(face, await read_body(request, face.max_body_bytes))
-        return await _publish_batch(face, request, topic, events)
-    body = await read_body(request, face.max_event_bytes)
+        return await _publish_batch(call, cloudevents.from_batch(await call.body()))
+    body = await call.body(call.max_event_bytes)
     if body_type == cloudevents.STRUCTURED:
-        return await _publish_cloudevent(face, request, topic, cloudevents.from_structured(body))
-    if body_type == "":
-        given = request.headers.get(hdrs.CONTENT_TYPE)
-        return await _publish_cloudevent(
-            face, request, topic, cloudevents.from_binary(request.headers.items(), given, body)
-        )
-    return await _publish_one(face, request, topic, _EVENT.decode(body))
-
-
-def _body_type(request: web.Request) -> str:
-    """The media type that says how to read the body; the empty text for the binary mode of CloudEvents."""
-    if request.headers.get(hdrs.CONTENT_TYPE, "").lower().startswith("application/cloudevents"):
-        kind = media_type(request)
-    elif cloudevents.is_binary_mode(request.headers):
-        return ""
+        event = cloudevents.from_structured(body)
+    elif body_type == "":
+        event = cloudevents.from_binary(headers.items(), headers.get(hdrs.CONTENT_TYPE), body)
     else:
-        kind = media_type(request)
+        given = decode_body(EventBody, body)
+        event, expect = given.event(), given.expect
+    published = await call.bus.publish(
+        call.topic,
+        event.payload,
+        key=event.key,
+        headers=tracing.passed_on(headers, event.headers),
+        id=event.id,
+        delay_ms=event.delay_ms,
+        not_before=event.not_before,
+        expect=expect,
+        agent=call.publisher(event.headers),
+    )
+    # 201 also when the same publish id was seen before: who asks again wants the first answer, not another one.
+    place = f"/topics/{quote(published.topic, safe='')}/events/{published.partition}/{published.offset}"
+    return json_response(published, status=201, headers={hdrs.LOCATION: place} if published.offset else {})
+
+
+def _body_type(call: Call) -> str:
+    """The media type that says how to read the body; the empty text for the binary mode of CloudEvents."""
+    headers = call.request.headers
+    named = headers.get(hdrs.CONTENT_TYPE, "").lower().startswith("application/cloudevents")
+    if not named and cloudevents.is_binary_mode(headers):
+        return ""
+    kind = call.media_type()
     if kind not in (*_KNOWN_TYPES, *_NDJSON_TYPES):
         raise unsupported(kind, _KNOWN_TYPES)
     return kind
 
 
-async def _publish_one(face: Face, request: web.Request, topic: str, event: EventBody) -> web.Response:
-    published = await face.bus.publish(
-        topic,
-        bytes(event.payload),
-        key=event.key,
-        headers=tracing.passed_on(request.headers, event.headers),
-        id=event.id,
-        delay_ms=event.delay_ms or 0,
-        not_before=event.not_before or 0,
-        expect=event.expect,
-        agent=await face.publisher(request, event.headers),
-    )
-    return _created(published)
-
-
-async def _publish_cloudevent(face: Face, request: web.Request, topic: str, event: CloudEvent) -> web.Response:
-    published = await face.bus.publish(
-        topic,
-        event.payload,
-        key=event.key,
-        headers=tracing.passed_on(request.headers, event.headers),
-        id=event.publish_id,
-        agent=await face.identify(request),
-    )
-    return _created(published)
-
-
-def _created(published: Published) -> web.Response:
-    """201 also when the same publish id was seen before: who asks again wants the first answer, not another one."""
-    headers: dict[str, str] = {}
-    if published.offset:
-        place = f"{published.partition}/{published.offset}"
-        headers[hdrs.LOCATION] = f"/topics/{quote(published.topic, safe='')}/events/{place}"
-    return json_response(published, status=201, headers=headers)
-
-
-async def _publish_batch(face: Face, request: web.Request, topic: str, events: list[NewEvent]) -> web.Response:
+async def _publish_batch(call: Call, given: Iterable[NewEvent]) -> web.Response:
+    """Publish them all; others have their turn while the events are read and checked."""
+    events: list[NewEvent] = []
+    for event in given:
+        events.append(event)
+        if len(events) > call.face.max_batch_events:
+            text = f"The batch holds more than {call.face.max_batch_events} events."
+            raise HttpProblem("too_large", text, "Send it in several requests.")
+        if len(events) % CHECKED_AT_ONCE == 0:
+            await asyncio.sleep(0)
     if not events:
         raise HttpProblem("bad_frame", "The batch holds no event.", "Send at least one.")
     claimed = {event.headers.get("agent_id") if event.headers else None for event in events}
     named = claimed.pop() if len(claimed) == 1 else None  # a batch has one publisher
-    agent = await face.publisher(request, None if named is None else {"agent_id": named})
-    published = await face.bus.publish_batch(topic, events, agent=agent)
-    batch = PublishedBatch(
-        topic,
-        len(published),
-        [(each.partition, each.offset) for each in published],
-        [each.id for each in published],
-    )
+    agent = call.publisher(None if named is None else {"agent_id": named})
+    published = await call.bus.publish_batch(call.topic, events, agent=agent)
+    offsets = [(each.partition, each.offset) for each in published]
+    batch = PublishedBatch(call.topic, len(published), offsets, [each.id for each in published])
     return json_response(batch, status=201)
 
 
-async def _lines(face: Face, body: bytes) -> list[NewEvent]:
+def _lines(body: bytes) -> Iterator[NewEvent]:
     """One event per line; empty lines are nothing. An error says which line it is."""
-    events: list[NewEvent] = []
     for number, line in enumerate(body.split(b"\n"), 1):
         text = line.strip(b" \t\r")
         if not text:
             continue
         try:
-            events.append(_new_event(_EVENT.decode(text)))
+            given = decode_body(EventBody, text)
+            if given.expect is not None:
+                raise HttpProblem("bad_frame", "expect cannot be given in a batch.", "Publish it alone.")
         except MainspringError as error:
             error.message = f"Line {number}: {error.message}"
             raise
-        await _let_others_run(face, len(events))
-    return events
-
-
-async def _cloudevents(face: Face, body: bytes) -> list[NewEvent]:
-    events: list[NewEvent] = []
-    for event in cloudevents.from_batch(body):
-        events.append(NewEvent(event.payload, event.key, event.headers, event.publish_id))
-        await _let_others_run(face, len(events))
-    return events
-
-
-async def _let_others_run(face: Face, count: int) -> None:
-    """Between the events of a batch: it has a bound, and others have their turn while it is checked."""
-    if count > face.max_batch_events:
-        raise HttpProblem(
-            "too_large", f"The batch holds more than {face.max_batch_events} events.", "Send it in several requests."
-        )
-    if count % CHECKED_AT_ONCE == 0:
-        await asyncio.sleep(0)
-
-
-def _new_event(event: EventBody) -> NewEvent:
-    if event.expect is not None:
-        raise HttpProblem("bad_frame", "expect cannot be given in a batch.", "Publish it alone.")
-    return NewEvent(
-        bytes(event.payload), event.key, event.headers, event.id, event.delay_ms or 0, event.not_before or 0
-    )
+        yield given.event()
 
 
 # --- reading ---
@@ -249,49 +195,29 @@ class BadCursor(MainspringError):
     code = "bad_cursor"
 
 
-class Cursor:
-    """How far a reader got in every partition of a topic, as one short text. Changes as its reader goes on.
+def parse_cursor(text: str) -> dict[int, int]:
+    """How far a reader got: the last offset seen in each partition. The empty text is the beginning of everything.
 
     Streams resume with one id, pages of events with one `cursor`; both are this text: `0:12,1:7` says that offset 12 of
     partition 0 and offset 7 of partition 1 were the last ones seen. A partition that is not named was not begun, so a
     partition added after the reader left is read from its first event. The text is stable and made of digits, colons
     and commas, so that it passes through headers, addresses and shells without escaping.
     """
+    if not text:
+        return {}
+    if not _CURSOR.match(text):
+        remedy = "Send back, unchanged, the id or cursor of the last answer, or none."
+        raise BadCursor("This is not a cursor.", remedy=remedy)
+    pairs = [part.split(":") for part in text.split(",")]
+    seen = {int(partition): int(offset) for partition, offset in pairs}
+    if len(seen) < len(pairs):
+        raise BadCursor("A partition is named twice in the cursor.", remedy="Send back the cursor unchanged.")
+    return seen
 
-    __slots__ = ("_seen",)
 
-    def __init__(self, seen: dict[int, int] | None = None) -> None:
-        self._seen = dict(seen or {})
-
-    @classmethod
-    def parse(cls, text: str) -> Cursor:
-        """The cursor a reader brings back. The empty text is the beginning of everything."""
-        if not text:
-            return cls()
-        if not _CURSOR.match(text):
-            raise BadCursor(
-                "This is not a cursor.", remedy="Send back, unchanged, the id or cursor of the last answer, or none."
-            )
-        pairs = [part.split(":") for part in text.split(",")]
-        seen = {int(partition): int(offset) for partition, offset in pairs}
-        if len(seen) < len(pairs):
-            raise BadCursor("A partition is named twice in the cursor.", remedy="Send back the cursor unchanged.")
-        return cls(seen)
-
-    def next_offset(self, partition: int) -> int:
-        """Where to go on reading."""
-        return self._seen.get(partition, 0) + 1
-
-    def advance(self, partition: int, offset: int) -> None:
-        self._seen[partition] = offset
-
-    @property
-    def seen(self) -> dict[int, int]:
-        """A copy: partition to the last offset seen in it."""
-        return dict(self._seen)
-
-    def __str__(self) -> str:
-        return ",".join(f"{partition}:{offset}" for partition, offset in sorted(self._seen.items()))
+def cursor_text(seen: dict[int, int]) -> bytes:
+    """What `parse_cursor` reads."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in sorted(seen.items())).encode()
 
 
 class StoredEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -319,76 +245,62 @@ def one_line(event: StoredEvent) -> bytes:
     return envelope(event).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
+_ENCODINGS: Final[dict[str, tuple[Callable[[StoredEvent], bytes], bytes, bytes, bytes]]] = {
+    # how an event is written, and what stands before the first one, between two, and behind the last one
+    JSON: (envelope, b'{"events":[', b",", b"]"),
+    NDJSON: (one_line, b"", b"", b""),
+    cloudevents.BATCHED: (cloudevents.to_structured, b"[", b",", b"]"),
+}
+
+
 @dataclass(slots=True)
 class Range:
-    """What a request asks for: the partitions with their ends, where to go on in each, how many, until when."""
+    """What a request asks for: the partitions with their ends, the last offset seen in each, how many, until when."""
 
-    topic: str
     tails: dict[int, int]
-    cursor: Cursor
+    seen: dict[int, int]
     limit: int | None
     to_ms: int | None
-    agent: Who
 
     def includes(self, event: StoredEvent) -> bool:
         return self.to_ms is None or event.ts < self.to_ms
 
 
-async def read_events(face: Face, request: web.Request) -> web.StreamResponse:
+async def read_events(call: Call) -> web.StreamResponse:
     """Stored events by offset, time or cursor; as JSON, NDJSON or CloudEvents."""
-    form = accepted_type(request, _FORMS)
-    wanted = await _range(face, request, DEFAULT_LIMIT if form != NDJSON else None)
-    pages = _pages(face, wanted)
+    form = call.accepted_type(tuple(_ENCODINGS))
+    wanted = await _range(call, DEFAULT_LIMIT if form != NDJSON else None)
+    pages = _pages(call, wanted)
     # Read before the answer begins, so that a refusal still has its status.
-    first: list[StoredEvent] = await anext(pages, [])
+    page: list[StoredEvent] = await anext(pages, [])
     response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: form, hdrs.CACHE_CONTROL: "no-store"})
-    await response.prepare(request)
-    if request.method == hdrs.METH_HEAD:
+    await response.prepare(call.request)
+    if call.request.method == hdrs.METH_HEAD:
         return response
+    encode, begin, between, end = _ENCODINGS[form]
     try:
-        if form == NDJSON:
-            await _write_pages(face, response, first, pages, one_line)
-        elif form == JSON:
-            await response.write(b'{"events":[')
-            await _write_pages(face, response, first, pages, envelope, b",")
-            await response.write(b'],"cursor":"%s"}' % str(wanted.cursor).encode())
-        else:
-            await response.write(b"[")
-            await _write_pages(face, response, first, pages, cloudevents.to_structured, b",")
-            await response.write(b"]")
-        await response.write_eof()
+        if not page:
+            end = begin + end
+        while page:
+            await _write(call, response, begin + between.join(encode(event) for event in page))
+            begin, page = between, await anext(pages, [])
+        if form == JSON:
+            end += b',"cursor":"%b"}' % cursor_text(wanted.seen)
+        await response.write_eof(end)
     except Exception as error:
-        return cut_short(request, response, error)
+        return cut_short(call.request, response, error)
     return response
 
 
-async def _write_pages(
-    face: Face,
-    response: web.StreamResponse,
-    first: list[StoredEvent],
-    pages: AsyncIterator[list[StoredEvent]],
-    encode: Callable[[StoredEvent], bytes],
-    between: bytes = b"",
-) -> None:
-    page, lead = first, b""
-    while page:
-        async with asyncio.timeout(face.stalled_reader_ms / 1000):
-            await response.write(lead + between.join(encode(event) for event in page))
-        lead = between
-        page = await anext(pages, [])
-
-
-async def read_event(face: Face, request: web.Request) -> web.StreamResponse:
+async def read_event(call: Call) -> web.Response:
     """The event at one offset; as JSON or as a CloudEvent.
 
     404 when nothing is there (any more).
     """
-    form = accepted_type(request, (JSON, cloudevents.STRUCTURED))
-    topic = request.match_info["topic"]
-    partition, offset = path_integer(request, "partition"), path_integer(request, "offset")
-    agent = await face.identify(request)
-    config = face.bus.topics.get(topic).config
-    found = await face.bus.read(topic, partition, offset, 1, agent=agent) if partition < config.partitions else []
+    form = call.accepted_type((JSON, cloudevents.STRUCTURED))
+    topic, partition, offset = call.topic, call.path_integer("partition"), call.path_integer("offset")
+    count = call.bus.topics.get(topic).config.partitions
+    found = await call.bus.read(topic, partition, offset, 1, agent=call.caller) if partition < count else []
     if not found or found[0].offset != offset:
         raise UnknownEvent(
             f"There is no event at offset {offset} of partition {partition}.",
@@ -398,62 +310,69 @@ async def read_event(face: Face, request: web.Request) -> web.StreamResponse:
     return json_response(text, content_type=form)
 
 
-async def _range(face: Face, request: web.Request, default_limit: int | None) -> Range:
-    topic = request.match_info["topic"]
-    agent = await face.identify(request)
-    count = face.bus.topics.get(topic).config.partitions
-    await face.bus.access.check(topic, "subscribe", agent)
-    partition, limit = integer(request, "partition"), integer(request, "limit", least=1)
+async def _range(call: Call, default_limit: int | None) -> Range:
+    count = call.bus.topics.get(call.topic).config.partitions
+    await call.check("subscribe")
+    partition, limit = call.integer("partition"), call.integer("limit", least=1)
     if partition is not None and partition >= count:
         raise bad_query(f"The topic has the partitions 0 to {count - 1}.", "Ask for one of them, or for all.")
-    chosen = range(count) if partition is None else (partition,)
-    tails = {each.partition: each.tail for each in await face.bus.groups.offsets(topic) if each.partition in chosen}
-    cursor = await _begin_reading(face, request, topic, tails)
-    return Range(topic, tails, cursor, limit or default_limit, moment_ms(request, "to"), agent)
+    tails = await _tails(call)
+    if partition is not None:
+        tails = {partition: tails[partition]}
+    seen = await _begin_reading(call, tails)
+    return Range(tails, seen, limit or default_limit, call.moment_ms("to"))
 
 
-async def _begin_reading(face: Face, request: web.Request, topic: str, tails: dict[int, int]) -> Cursor:
+async def _tails(call: Call) -> dict[int, int]:
+    return {each.partition: each.tail for each in await call.bus.groups.offsets(call.topic)}
+
+
+async def _begin_reading(call: Call, tails: dict[int, int]) -> dict[int, int]:
     """Where to begin in each partition, from the one way of saying it that the request uses."""
-    given = [name for name in ("offset", "from", "cursor") if name in request.query]
+    given = [name for name in ("offset", "from", "cursor") if name in call.request.query]
     if len(given) > 1:
         raise bad_query(f"{' and '.join(given)} both say where to begin.", "Give one of them.")
     if given == ["cursor"]:
-        return _cursor_within(request.query["cursor"], tails)
+        return _cursor_within(call.request.query["cursor"], tails)
     if given == ["from"]:
-        from_ms = moment_ms(request, "from") or 0
-        return Cursor({each: await face.bus.offset_at(topic, each, from_ms) - 1 for each in tails})
-    offset = integer(request, "offset") or 0
+        return await _seen_at_moment(call, tails)
+    offset = call.integer("offset") or 0
     if offset > 1 and len(tails) > 1:
         raise bad_query("An offset belongs to one partition.", "Give the partition too, or use a cursor.")
-    return Cursor(dict.fromkeys(tails, max(0, offset - 1)))
+    return dict.fromkeys(tails, max(0, offset - 1))
 
 
-def _cursor_within(text: str, tails: dict[int, int]) -> Cursor:
+def _cursor_within(text: str, tails: dict[int, int]) -> dict[int, int]:
     """The cursor a reader brings back, with every partition in `tails` named."""
-    brought = Cursor.parse(text)
+    brought = parse_cursor(text)
     for partition, tail in tails.items():
-        if brought.next_offset(partition) > tail + 1:
+        if brought.get(partition, 0) > tail:
             raise BadCursor(
                 f"The cursor lies behind the end of partition {partition}, which is at {tail}.",
                 remedy="It belongs to another topic, or to a log that was replaced; begin anew without it.",
             )
-    return Cursor({partition: brought.next_offset(partition) - 1 for partition in tails})
+    return {partition: brought.get(partition, 0) for partition in tails}
 
 
-async def _pages(face: Face, wanted: Range) -> AsyncIterator[list[StoredEvent]]:
+async def _seen_at_moment(call: Call, tails: dict[int, int]) -> dict[int, int]:
+    from_ms = call.moment_ms("from") or 0
+    return {each: await call.bus.offset_at(call.topic, each, from_ms) - 1 for each in tails}
+
+
+async def _pages(call: Call, wanted: Range) -> AsyncIterator[list[StoredEvent]]:
     """The events of the range, a page at a time; moves the cursor along. No page is empty."""
     left = wanted.limit
     for partition, tail in sorted(wanted.tails.items()):
-        while left != 0 and (start := wanted.cursor.next_offset(partition)) <= tail:
+        while left != 0 and (start := wanted.seen[partition] + 1) <= tail:
             size = PAGE_EVENTS if left is None else min(left, PAGE_EVENTS)
-            page = await face.bus.read(wanted.topic, partition, start, size, agent=wanted.agent)
+            page = await call.bus.read(call.topic, partition, start, size, agent=call.caller)
             page = [event for event in page if event.offset <= tail]
             if not page:
-                wanted.cursor.advance(partition, tail)
+                wanted.seen[partition] = tail
                 break
             kept = list(takewhile(wanted.includes, page))
-            wanted.cursor.advance(partition, kept[-1].offset if kept else start - 1)
             if kept:
+                wanted.seen[partition] = kept[-1].offset
                 left = None if left is None else left - len(kept)
                 yield kept
             if len(kept) < len(page):
@@ -463,13 +382,11 @@ async def _pages(face: Face, wanted: Range) -> AsyncIterator[list[StoredEvent]]:
 # --- following ---
 
 
-async def stream_events(face: Face, request: web.Request) -> web.StreamResponse:
+async def stream_events(call: Call) -> web.StreamResponse:
     """Events as they are published, as server-sent events."""
-    topic = request.match_info["topic"]
-    agent = await face.identify(request)
-    face.bus.topics.get(topic)  # raises UnknownTopic
-    await face.bus.access.check(topic, "subscribe", agent)
-    cursor = await _begin_stream(face, request, topic)
+    call.bus.topics.get(call.topic)  # raises UnknownTopic
+    await call.check("subscribe")
+    seen = await _begin_stream(call)
     response = web.StreamResponse(
         headers={
             hdrs.CONTENT_TYPE: EVENT_STREAM,
@@ -477,58 +394,55 @@ async def stream_events(face: Face, request: web.Request) -> web.StreamResponse:
             "X-Accel-Buffering": "no",  # tells a well-known proxy not to hold messages back
         }
     )
-    await response.prepare(request)
-    if request.method == hdrs.METH_HEAD:
+    await response.prepare(call.request)
+    if call.request.method == hdrs.METH_HEAD:
         return response
-    batches = face.bus.follow(topic, after=cursor.seen, agent=agent)
+    batches = call.bus.follow(call.topic, after=dict(seen), agent=call.caller)
     try:
-        await _write(face, response, b"retry: %d\n\n" % RECONNECT_MS + b"id: %b\n\n" % str(cursor).encode())
-        await _relay(face, response, batches, cursor)
+        await _write(call, response, b"retry: %d\n\nid: %b\n\n" % (RECONNECT_MS, cursor_text(seen)))
+        await _relay(call, response, batches, seen)
         await response.write_eof()
     except Exception as error:
-        return cut_short(request, response, error)
+        return cut_short(call.request, response, error)
     finally:
         if isinstance(batches, AsyncGenerator):
             await batches.aclose()
     return response
 
 
-async def _begin_stream(face: Face, request: web.Request, topic: str) -> Cursor:
+async def _begin_stream(call: Call) -> dict[int, int]:
     """Where the reader goes on; what it brings back from an earlier connection wins over what its address says."""
-    tails = {each.partition: each.tail for each in await face.bus.groups.offsets(topic)}
-    brought = request.headers.get(_LAST_EVENT_ID) or request.query.get("cursor")
+    tails, query = await _tails(call), call.request.query
+    brought = call.request.headers.get(_LAST_EVENT_ID) or query.get("cursor")
     if brought:
         return _cursor_within(brought, tails)
-    start = request.query.get("from", "latest")
+    start = query.get("from", "latest")
     if start == "latest":
-        return Cursor(tails)
-    if start == "beginning":
-        return Cursor(dict.fromkeys(tails, 0))
-    from_ms = moment_ms(request, "from") or 0
-    return Cursor({each: await face.bus.offset_at(topic, each, from_ms) - 1 for each in tails})
+        return tails
+    return dict.fromkeys(tails, 0) if start == "beginning" else await _seen_at_moment(call, tails)
 
 
 async def _relay(
-    face: Face, response: web.StreamResponse, batches: AsyncIterator[list[StoredEvent]], cursor: Cursor
+    call: Call, response: web.StreamResponse, batches: AsyncIterator[list[StoredEvent]], seen: dict[int, int]
 ) -> None:
     """Pass on what comes until the bus or the node stops; say something whenever nothing came for a while."""
     coming = asyncio.ensure_future(_next(batches))
-    closing = asyncio.ensure_future(face.closing.wait())
+    closing = asyncio.ensure_future(call.face.closing.wait())
     try:
         while True:
             done, _ = await asyncio.wait(
-                {coming, closing}, timeout=face.heartbeat_ms / 1000, return_when=asyncio.FIRST_COMPLETED
+                {coming, closing}, timeout=call.face.heartbeat_ms / 1000, return_when=asyncio.FIRST_COMPLETED
             )
             if coming in done:
                 batch = coming.result()
                 if batch is None:
                     return
-                await _write(face, response, _messages(batch, cursor))
+                await _write(call, response, _messages(batch, seen))
                 coming = asyncio.ensure_future(_next(batches))
             elif closing in done:
                 return
             else:
-                await _write(face, response, SSE_HEARTBEAT)
+                await _write(call, response, SSE_HEARTBEAT)
     finally:
         coming.cancel()
         closing.cancel()
@@ -539,33 +453,29 @@ async def _next(batches: AsyncIterator[list[StoredEvent]]) -> list[StoredEvent] 
     return await anext(batches, None)
 
 
-def _messages(batch: list[StoredEvent], cursor: Cursor) -> bytes:
+def _messages(batch: list[StoredEvent], seen: dict[int, int]) -> bytes:
     messages: list[bytes] = []
     for event in batch:
-        cursor.advance(event.partition, event.offset)
-        messages.append(sse_message(envelope(event), id=str(cursor)))
+        seen[event.partition] = event.offset
+        messages.append(sse_message(envelope(event), cursor_text(seen)))
     return b"".join(messages)
 
 
-async def _write(face: Face, response: web.StreamResponse, text: bytes) -> None:
+async def _write(call: Call, response: web.StreamResponse, text: bytes) -> None:
     """Write, and wait until the reader has taken most of it."""
-    async with asyncio.timeout(face.stalled_reader_ms / 1000):
+    async with asyncio.timeout(call.face.stalled_reader_ms / 1000):
         await response.write(text)
 
 
-def sse_message(data: bytes, id: str) -> bytes:
+def sse_message(data: bytes, id: bytes) -> bytes:
     """One message; readers send `id` back when they reconnect.
 
     A message is a few `field: value` lines and an empty line. A value cannot hold a line break, but JSON text may
     (between its tokens), so such data is spread over several `data:` lines; the reader joins them with a line feed,
     which means the same to a JSON parser. The id must hold no NUL and no line break; cursors never do.
     """
-    parts = [b"id: " + id.encode()]
-    if b"\n" in data or b"\r" in data:
-        parts.extend(b"data: " + line for line in data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n"))
-    else:
-        parts.append(b"data: " + data)
-    return b"\n".join(parts) + b"\n\n"
+    lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    return b"id: " + id + b"\ndata: " + b"\ndata: ".join(lines) + b"\n\n"
 
 
 # --- the operations ---

@@ -13,9 +13,7 @@ from aiohttp import web
 
 from mainspring.bus import GroupInfo, Start, UnknownGroup
 from mainspring.bus.groups import LeaseView
-from mainspring.server.http.access import readable_topics
-from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.request import MAX_INTEGER, body_decoder, integer, read_json
+from mainspring.server.http.call import MAX_INTEGER, Call
 from mainspring.server.http.table import POSITIVE, Operation, Parameter, gives, tagged, takes
 
 DEFAULT_LEASES: Final = 200
@@ -65,9 +63,6 @@ class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
 
 
-_SEEK: Final = body_decoder(SeekBody)
-
-
 def _status(info: GroupInfo) -> GroupStatus:
     partitions = [
         GroupPartition(number, offsets.last_committed, offsets.lag, offsets.inflight)
@@ -83,59 +78,60 @@ def _status(info: GroupInfo) -> GroupStatus:
     )
 
 
-async def list_groups(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_groups(call: Call) -> GroupListing:
     """Groups, of one topic or of all."""
-    caller, topic = await face.identify(request), request.query.get("topic")
+    topic = call.request.query.get("topic")
     if topic is not None:
-        await face.check_readable(request, topic)
-    groups = face.bus.groups.infos(topic)
-    visible = await readable_topics(face.bus, caller, {info.topic for info in groups})
-    found = [info for info in groups if info.topic in visible]
-    return json_response(
-        GroupListing(sorted((_status(info) for info in found), key=lambda each: (each.topic, each.group)))
-    )
+        await call.check_readable(topic)
+    groups = call.bus.groups.infos(topic)
+    visible = await call.readable({info.topic for info in groups})
+    shown = [_status(info) for info in groups if info.topic in visible]
+    return GroupListing(sorted(shown, key=lambda each: (each.topic, each.group)))
 
 
-async def show_group(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_group(call: Call) -> GroupStatus:
     """Where one group stands."""
-    topic, group = request.match_info["topic"], request.match_info["group"]
-    await face.check_readable(request, topic)
-    for info in face.bus.groups.infos(topic):
+    group = call.request.match_info["group"]
+    await call.check_readable(call.topic)
+    for info in call.bus.groups.infos(call.topic):
         if info.group == group:
-            return json_response(_status(info))
-    raise UnknownGroup(f"the topic has no group {group!r}", remedy="GET /groups lists the groups there are")
+            return _status(info)
+    raise _unknown(group)
 
 
-async def list_leases(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_leases(call: Call) -> GroupLeases:
     """What the members of a group hold or must get again."""
-    topic, name = request.match_info["topic"], request.match_info["group"]
-    await face.bus.access.check(topic, "subscribe", await face.identify(request))
-    group = face.bus.topics.get(topic).groups.get(name)
+    name = call.request.match_info["group"]
+    await call.check("subscribe")
+    group = call.bus.topics.get(call.topic).groups.get(name)
     if group is None:
-        raise UnknownGroup(f"the topic has no group {name!r}", remedy="GET /groups lists the groups there are")
-    limit = integer(request, "limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
-    members = face.bus.groups.info(group).members  # on all nodes
-    return json_response(GroupLeases(topic, name, members, group.leases(face.bus.clock, limit)))
+        raise _unknown(name)
+    limit = call.integer("limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
+    members = call.bus.groups.info(group).members  # on all nodes
+    return GroupLeases(call.topic, name, members, group.leases(call.bus.clock, limit))
 
 
-async def seek_group(face: Face, request: web.Request) -> web.StreamResponse:
+def _unknown(group: str) -> UnknownGroup:
+    return UnknownGroup(f"the topic has no group {group!r}", remedy="GET /groups lists the groups there are")
+
+
+async def seek_group(call: Call) -> GroupStatus:
     """Move a group to another place.
 
     What its members hold is given back.
     """
-    topic, group = request.match_info["topic"], request.match_info["group"]
-    agent = await face.identify(request)
-    await face.bus.access.check(topic, "subscribe", agent, group)
-    wanted = await read_json(request, face.max_body_bytes, _SEEK)
+    group = call.request.match_info["group"]
+    await call.check("subscribe", group=group)
+    wanted = await call.json(SeekBody)
     start = Start(wanted.kind, wanted.value).checked()
-    return json_response(_status(await face.bus.groups.seek(topic, group, start, partition=wanted.partition)))
+    return _status(await call.bus.groups.seek(call.topic, group, start, partition=wanted.partition))
 
 
-async def delete_group(face: Face, request: web.Request) -> web.StreamResponse:
+async def delete_group(call: Call) -> web.Response:
     """Forget a group that has no members."""
-    topic, group = request.match_info["topic"], request.match_info["group"]
-    await face.bus.access.check(topic, "subscribe", await face.identify(request), group)
-    await face.bus.groups.delete(topic, group)
+    group = call.request.match_info["group"]
+    await call.check("subscribe", group=group)
+    await call.bus.groups.delete(call.topic, group)
     return web.Response(status=204)
 
 

@@ -21,9 +21,8 @@ from mainspring.bus import Caller, Forbidden, Who
 from mainspring.json_text import check_json
 from mainspring.kernel import HeaderView, Inspector, Kernel
 from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
-from mainspring.server.http.face import Face, json_response
+from mainspring.server.http.call import Call, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
-from mainspring.server.http.request import body_decoder, integer, read_json
 from mainspring.server.http.table import POSITIVE, Operation, Parameter, gives, tagged, takes
 from mainspring.telemetry import tracing
 
@@ -79,44 +78,40 @@ class RecentMessages(msgspec.Struct, frozen=True):
     messages: list[HeaderView]
 
 
-_BODY: Final = body_decoder(MessageBody)
-
-
 def may_command(who: Who) -> bool:
     """Whether this caller may send commands: everybody where no token says who one is, else the scope `admin`."""
     return not isinstance(who, Caller) or not who.is_proven or who.is_admin
 
 
-async def check_message(face: Face, request: web.Request, kind: str, type: str = "") -> None:
+def check_message(call: Call, kind: str, type: str = "") -> None:
     """Raise Forbidden unless the caller may send a message of this kind. An invalid token does not get this far.
 
     A question to `Bus` is answered past the topics' own lists, so it needs the same right as a command.
     """
-    who = await face.identify(request)
-    if (kind == "command" or type.startswith("Bus.")) and not may_command(who):
+    if (kind == "command" or type.startswith("Bus.")) and not may_command(call.caller):
         raise Forbidden("this message needs more than this token allows", remedy="use a token with the scope admin")
 
 
-def kernel_of(face: Face) -> Kernel:
-    """The kernel behind this face; 503 where there is none, or while it takes nothing new."""
-    if face.kernel is None or not face.kernel.running or face.kernel.closing:
+def kernel_of(call: Call) -> Kernel:
+    """The kernel that answers; 503 where there is none, or while it takes nothing new."""
+    if call.kernel is None or not call.kernel.running or call.kernel.closing:
         raise HttpProblem("unavailable", "The kernel takes no messages now.", "Try again later.")
-    return face.kernel
+    return call.kernel
 
 
-async def send_message(face: Face, request: web.Request) -> web.StreamResponse:
+async def send_message(call: Call) -> web.Response:
     """Send the kernel a command or a query."""
-    wanted = await read_json(request, face.max_event_bytes, _BODY)
+    wanted = await call.json(MessageBody, call.max_event_bytes)
     check_json(bytes(wanted.data), "the data", levels=MAX_DEPTH)
-    await check_message(face, request, wanted.kind, wanted.type)
+    check_message(call, wanted.kind, wanted.type)
     if not is_type(wanted.type):
         raise HttpProblem(
             "bad_payload",
             "The type is not a message type.",
             "Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
         )
-    kernel = kernel_of(face)
-    trace = tracing.sent_in(request.headers)
+    kernel = kernel_of(call)
+    trace = tracing.sent_in(call.request.headers)
     id, now = wanted.id or kernel.ids(), kernel.clock.wall_ms()
     metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace)
     answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata))
@@ -148,18 +143,11 @@ def _code(type: str) -> str:
     return _WORDS.sub("_", name).lower() if owner == "Sys" else "refused"
 
 
-async def list_messages(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_messages(call: Call) -> RecentMessages:
     """Headers of the messages that passed lately, newest first."""
-    await check_message(face, request, "query")
-    query = request.query
-    limit = integer(request, "limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
-    found = Inspector(kernel_of(face)).messages(
-        limit=limit,
-        text=query.get("text", ""),
-        kind=query.get("kind", ""),
-        before=query.get("before", ""),
-    )
-    return json_response(RecentMessages(found))
+    limit = call.integer("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
+    filters = {name: call.request.query.get(name, "") for name in ("text", "kind", "before")}
+    return RecentMessages(Inspector(kernel_of(call)).messages(limit=limit, **filters))
 
 
 OPERATIONS: Final = tagged(

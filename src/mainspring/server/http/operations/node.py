@@ -22,8 +22,7 @@ from mainspring.cluster import Alone, NodeView
 from mainspring.kernel import ActorView, FaultView, Inspector, Kernel, RequestView
 from mainspring.loop import Blocked, Counters
 from mainspring.server.health import NodeParts, readiness, stuck_ms
-from mainspring.server.http.access import readable_topics
-from mainspring.server.http.face import Face, json_response
+from mainspring.server.http.call import Call
 from mainspring.server.http.operations.messages import may_command
 from mainspring.server.http.problem import problem_response
 from mainspring.server.http.table import BodyContent, Operation, gives, tagged
@@ -122,31 +121,30 @@ def _blocked(node: NodeParts, *, with_code: bool) -> list[BlockedView]:
     return [] if node.watchdog is None else [view(each) for each in reversed(node.watchdog.blocked)]
 
 
-async def show_node(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_node(call: Call) -> NodeDetails:
     """What the node is doing now: loop, kernel, actors, open requests, faults."""
-    who = await face.identify(request)
-    kernel, ready = face.kernel, readiness(face.node)
-    shown = NodeDetails(
+    kernel, node = call.kernel, call.face.node
+    ready = readiness(node)
+    return NodeDetails(
         version("mainspring"),
-        face.node.started_ms,
-        face.bus.clock.wall_ms(),
+        node.started_ms,
+        call.bus.clock.wall_ms(),
         ready.ready,
         ready.reason,
-        _caller(who),
+        _caller(call.caller),
         None if kernel is None else kernel.loop.counters(),
         None if kernel is None else _kernel(kernel),
-        _blocked(face.node, with_code=may_command(who)),
+        _blocked(node, with_code=may_command(call.caller)),
     )
-    return json_response(shown)
 
 
-async def show_nodes(face: Face, _: web.Request) -> web.StreamResponse:
+async def show_nodes(call: Call) -> Nodes:
     """The nodes that share this node's log.
 
     As this node sees it.
     """
-    cluster = face.kernel.cluster if face.kernel is not None else Alone()
-    return json_response(Nodes(cluster.nodes(), await _engine(face.node)))
+    cluster = call.kernel.cluster if call.kernel is not None else Alone()
+    return Nodes(cluster.nodes(), await _engine(call.face.node))
 
 
 async def _engine(node: NodeParts) -> EngineView | None:
@@ -159,21 +157,20 @@ async def _engine(node: NodeParts) -> EngineView | None:
     return EngineView(log.engine.name, log.shared, found.durable, found.statement)
 
 
-async def show_stats(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_stats(call: Call) -> Stats:
     """Counters since the node started, and gauges of now."""
-    stats = face.bus.stats()
-    visible = await readable_topics(face.bus, await face.identify(request), stats.by_topic)
+    stats = call.bus.stats()
+    visible = await call.readable(stats.by_topic)
     shown = {topic: count for topic, count in stats.by_topic.items() if topic in visible}
-    return json_response(msgspec.structs.replace(stats, by_topic=shown))
+    return msgspec.structs.replace(stats, by_topic=shown)
 
 
-async def show_metrics(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_metrics(call: Call) -> web.Response:
     """The numbers in Prometheus' text format."""
     from mainspring.server.metrics import exposition
 
-    counted = {*face.bus.stats().by_topic, *(group.topic for group in face.bus.groups.infos())}
-    visible = await readable_topics(face.bus, await face.identify(request), counted)
-    text, content_type = exposition(face.node, request.headers.get(hdrs.ACCEPT, ""), visible)
+    visible = await call.readable({*call.bus.stats().by_topic, *(group.topic for group in call.bus.groups.infos())})
+    text, content_type = exposition(call.face.node, call.request.headers.get(hdrs.ACCEPT, ""), visible)
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
 
 
@@ -189,25 +186,25 @@ class Ready(msgspec.Struct, frozen=True):
     status: Literal["ready"] = "ready"
 
 
-async def show_health(face: Face, _: web.Request) -> web.StreamResponse:
+async def show_health(call: Call) -> Health | web.Response:
     """Whether the process answers and its loop turns.
 
     A node that only cannot write now should not be restarted. 503 when its loop is stuck.
     """
-    waited_ms = stuck_ms(face.node)
+    waited_ms = stuck_ms(call.face.node)
     if not waited_ms:
-        return json_response(Health())
+        return Health()
     return problem_response(503, "stuck", f"The loop has not turned for {waited_ms} ms.", "Restart the node.")
 
 
-async def show_readiness(face: Face, _: web.Request) -> web.StreamResponse:
+async def show_readiness(call: Call) -> Ready | web.Response:
     """Whether the node takes requests.
 
     503 with the reason while it does not.
     """
-    found = readiness(face.node)
+    found = readiness(call.face.node)
     if found.ready:
-        return json_response(Ready())
+        return Ready()
     return problem_response(503, "unavailable", f"The node takes no requests: {found.reason}.", "Try again later.")
 
 

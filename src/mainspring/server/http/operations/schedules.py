@@ -12,9 +12,7 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import LEAST_EVERY_MS, Schedule, UnknownSchedule
-from mainspring.server.http.access import known_topics
-from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.request import MAX_INTEGER, body_decoder, read_json
+from mainspring.server.http.call import MAX_INTEGER, Call, json_response
 from mainspring.server.http.table import Operation, gives, tagged, takes
 
 
@@ -36,67 +34,51 @@ class ScheduleListing(msgspec.Struct, frozen=True):
     schedules: list[Schedule]
 
 
-_SCHEDULE: Final = body_decoder(ScheduleBody)
-
-
-async def list_schedules(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_schedules(call: Call) -> ScheduleListing:
     """Every schedule.
 
     Only those of topics the caller may know of.
     """
-    caller = await face.identify(request)
-    schedules = face.bus.schedules.all()
-    visible = await known_topics(face.bus, caller, {each.topic for each in schedules})
+    schedules = call.bus.schedules.all()
+    visible = await call.visible({each.topic for each in schedules})
     seen = [each for each in schedules if each.topic in visible]
-    return json_response(ScheduleListing(sorted(seen, key=lambda each: each.name)))
+    return ScheduleListing(sorted(seen, key=lambda each: each.name))
 
 
-async def show_schedule(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_schedule(call: Call) -> Schedule:
     """One schedule."""
-    schedule = _find(face, request.match_info["schedule"])
-    await face.check_visible(request, schedule.topic)
-    return json_response(schedule)
+    schedule = _find(call)
+    await call.check_visible(schedule.topic)
+    return schedule
 
 
-async def put_schedule(face: Face, request: web.Request) -> web.StreamResponse:
+async def put_schedule(call: Call) -> web.Response:
     """Create or replace a schedule.
 
     It is durable when the answer comes.
     """
-    agent = await face.identify(request)
-    given = await read_json(request, face.max_body_bytes, _SCHEDULE)
-    for other in face.bus.schedules.all():
+    given = await call.json(ScheduleBody)
+    for other in call.bus.schedules.all():
         if other.name == given.name:  # replacing one takes it away from its topic
-            await face.bus.access.check(other.topic, "publish", agent)
-    kept = await face.bus.put_schedule(
-        Schedule(
-            name=given.name,
-            topic=given.topic,
-            payload=given.payload.copy(),
-            every=given.every,
-            cron=given.cron,
-            key=given.key,
-            headers=given.headers,
-        ),
-        agent=agent,
-    )
-    return json_response(kept, status=201)
+            await call.check("publish", other.topic)
+    members = msgspec.structs.asdict(given) | {"payload": given.payload.copy()}
+    return json_response(await call.bus.put_schedule(Schedule(**members), agent=call.caller), status=201)
 
 
-async def delete_schedule(face: Face, request: web.Request) -> web.StreamResponse:
+async def delete_schedule(call: Call) -> web.Response:
     """Forget a schedule.
 
     What it published stays.
     """
-    name = request.match_info["schedule"]
-    agent = await face.identify(request)
-    await face.bus.access.check(_find(face, name).topic, "publish", agent)
-    await face.bus.schedules.delete(name)
+    schedule = _find(call)
+    await call.check("publish", schedule.topic)
+    await call.bus.schedules.delete(schedule.name)
     return web.Response(status=204)
 
 
-def _find(face: Face, name: str) -> Schedule:
-    for schedule in face.bus.schedules.all():
+def _find(call: Call) -> Schedule:
+    name = call.request.match_info["schedule"]
+    for schedule in call.bus.schedules.all():
         if schedule.name == name:
             return schedule
     raise UnknownSchedule(f"there is no schedule {name!r}", remedy="GET /schedules lists the schedules there are")

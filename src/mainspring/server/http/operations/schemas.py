@@ -13,12 +13,11 @@ import msgspec
 from aiohttp import web
 
 from mainspring.bus import SCHEMA_HEADER, Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
-from mainspring.json_text import StrictDecoder, check_json
-from mainspring.server.http.access import claimed_agent, known_topics
+from mainspring.json_text import check_json
+from mainspring.server.http.access import claimed_agent
+from mainspring.server.http.call import Call, decode_body, json_response
 from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_of
-from mainspring.server.http.face import Face, json_response
 from mainspring.server.http.problem import HttpProblem
-from mainspring.server.http.request import body_decoder, path_integer, read_body, require_json
 from mainspring.server.http.table import Operation, gives, tagged, takes
 
 T = TypeVar("T")
@@ -70,74 +69,63 @@ class PayloadCheck(msgspec.Struct, frozen=True):
     reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
-_REGISTER: Final = body_decoder(RegisterBody)
-_CHECK: Final = body_decoder(CheckBody)
-
-
-async def list_schemas(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_schemas(call: Call) -> SchemaListing:
     """Topics that have a schema.
 
     Only those that the caller may know of.
     """
-    registered = face.bus.schemas.all()
-    visible = await known_topics(face.bus, await face.identify(request), (each.topic for each in registered))
-    found = [
-        SchemaSummary(each.topic, each.latest.version, each.latest.compatibility)
-        for each in registered
-        if each.topic in visible
-    ]
-    return json_response(SchemaListing(found))
+    registered = call.bus.schemas.all()
+    visible = await call.visible(each.topic for each in registered)
+    found = [(each.topic, each.latest) for each in registered if each.topic in visible]
+    return SchemaListing([SchemaSummary(topic, latest.version, latest.compatibility) for topic, latest in found])
 
 
-async def show_schemas(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_schemas(call: Call) -> SchemaVersions:
     """Every version of a topic's schema."""
-    topic = request.match_info["topic"]
-    await face.check_visible(request, topic)
-    known = face.bus.schemas.of(topic)
+    await call.check_visible(call.topic)
+    known = call.bus.schemas.of(call.topic)
     if known is None:
-        raise UnknownSchema(f"topic {topic!r} has no schema", remedy="POST one here; without, any payload is taken")
-    return json_response(SchemaVersions(topic, known.versions))
+        text = f"topic {call.topic!r} has no schema"
+        raise UnknownSchema(text, remedy="POST one here; without, any payload is taken")
+    return SchemaVersions(call.topic, known.versions)
 
 
-async def show_schema(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_schema(call: Call) -> SchemaVersion:
     """One version of a topic's schema."""
-    topic = request.match_info["topic"]
-    await face.check_visible(request, topic)
-    return json_response(face.bus.schemas.get(topic, path_integer(request, "version")))
+    await call.check_visible(call.topic)
+    return call.bus.schemas.get(call.topic, call.path_integer("version"))
 
 
-async def register_schema(face: Face, request: web.Request) -> web.StreamResponse:
+async def register_schema(call: Call) -> web.Response:
     """Register the next version of a topic's schema.
 
     201 for a new version, 200 for one that was there; both answer with it.
     """
-    topic = request.match_info["topic"]
-    given = await _body(face, request, _REGISTER)
-    registered, is_new = await face.bus.register_schema(
-        topic, given.schema, compatibility=given.compatibility, agent=await face.identify(request)
+    given = await _body(call, RegisterBody)
+    registered, is_new = await call.bus.register_schema(
+        call.topic, given.schema, compatibility=given.compatibility, agent=call.caller
     )
     return json_response(registered, status=201 if is_new else 200)
 
 
-async def check_schema(face: Face, request: web.Request) -> web.StreamResponse:
+async def check_schema(call: Call) -> SchemaCheck | PayloadCheck:
     """Ask whether a schema could be registered, or a payload published.
 
     Nothing changes.
     """
-    topic = request.match_info["topic"]
-    await face.check_visible(request, topic)
-    given = await _body(face, request, _CHECK)
+    await call.check_visible(call.topic)
+    given = await _body(call, CheckBody)
     if (given.schema is msgspec.UNSET) == (given.payload is msgspec.UNSET):
         raise HttpProblem("bad_frame", "Either a schema or a payload is checked.", "Give exactly one of them.")
     if not isinstance(given.payload, msgspec.UnsetType):
-        return json_response(_check_payload(face, topic, bytes(given.payload), given.version))
+        return _check_payload(call, bytes(given.payload), given.version)
     assert not isinstance(given.schema, msgspec.UnsetType)
-    return json_response(face.bus.schemas.check(topic, given.schema, given.compatibility))
+    return call.bus.schemas.check(call.topic, given.schema, given.compatibility)
 
 
-def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) -> PayloadCheck:
-    checked = face.bus.schemas.get(topic, version)
-    known = face.bus.schemas.of(topic)
+def _check_payload(call: Call, payload: bytes, version: int | None) -> PayloadCheck:
+    checked = call.bus.schemas.get(call.topic, version)
+    known = call.bus.schemas.of(call.topic)
     assert known is not None  # `get` found a version of it
     try:
         known.check(payload, {SCHEMA_HEADER: str(checked.version)})
@@ -146,28 +134,27 @@ def _check_payload(face: Face, topic: str, payload: bytes, version: int | None) 
     return PayloadCheck(True, checked.version)
 
 
-async def _body(face: Face, request: web.Request, decoder: StrictDecoder[T]) -> T:
-    require_json(request)
-    body = await read_body(request, face.max_event_bytes)
-    given = decoder.decode(body)
+async def _body(call: Call, type: type[T]) -> T:
+    call.require_json()
+    body = await call.body(call.max_event_bytes)
+    given = decode_body(type, body)
     check_json(body, "the body")  # a schema is as deep as it likes to be only within bounds
     return given
 
 
-async def show_asyncapi(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_asyncapi(call: Call) -> dict[str, Any]:
     """Topics, their messages and schemas, as AsyncAPI 3.
 
     Only topics that the caller may know of.
     """
-    document = asyncapi_document(
-        face.bus,
-        await known_topics(face.bus, await face.identify(request), topics_of(face.bus)),
-        request.host,
+    return asyncapi_document(
+        call.bus,
+        await call.visible(topics_of(call.bus)),
+        call.request.host,
         package_version("mainspring"),
-        secure=request.secure,
-        has_tokens=face.identify is not claimed_agent,
+        secure=call.request.secure,
+        has_tokens=call.face.identify is not claimed_agent,
     )
-    return json_response(document)
 
 
 OPERATIONS: Final = tagged(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Forbidden, PartitionOffsets, TopicConfig, Who, encode_topic
+from mainspring.bus import Forbidden, PartitionOffsets, TopicConfig, encode_topic
 from mainspring.json_text import check_text, refuse_duplicates
-from mainspring.server.http.access import known_topics, readable_topics
-from mainspring.server.http.face import Face, json_response
-from mainspring.server.http.request import read_body, require_json
+from mainspring.server.http.call import Call, json_response
 from mainspring.server.http.table import Operation, Parameter, gives, tagged, takes
 
 _MEMBERS: Final = tuple(member.encode_name for member in msgspec.structs.fields(TopicConfig))
@@ -40,63 +38,55 @@ class Rights(msgspec.Struct, frozen=True):
     subscribe_refusal: str = msgspec.field(name="subscribeRefusal")
 
 
-async def put_topic(face: Face, request: web.Request) -> web.StreamResponse:
+async def put_topic(call: Call) -> web.Response:
     """Create a topic, or change its settings.
 
     201 for a new topic, 200 for a change (what is not mentioned stays); both answer with the settings.
     """
-    require_json(request)
-    agent = await face.identify(request)
-    body = await read_body(request, face.max_body_bytes)
+    call.require_json()
+    body = await call.body()
     check_text(body, "the body")
     refuse_duplicates(body, _MEMBERS, "the body")
-    config = face.bus.topics.settings_after(body)
-    # who may not read it may not open it to others either
-    await face.bus.access.check(config.topic, "subscribe", agent)
-    change = await face.bus.put_topic(config, agent=agent)
+    config = call.bus.topics.settings_after(body)
+    await call.check("subscribe", config.topic)  # who may not read it may not open it to others either
+    change = await call.bus.put_topic(config, agent=call.caller)
     return json_response(encode_topic(change.config), status=201 if change.created else 200)
 
 
-async def list_topics(face: Face, request: web.Request) -> web.StreamResponse:
+async def list_topics(call: Call) -> dict[str, list[msgspec.Raw]]:
     """Every topic with its settings, also those that were only published to."""
-    prefix = request.query.get("prefix", "")
-    caller = await face.identify(request)
-    found = [config for config in face.bus.topics.configs() if config.topic.startswith(prefix)]
-    visible = await known_topics(face.bus, caller, (config.topic for config in found))
-    shown: list[Any] = [msgspec.Raw(encode_topic(config)) for config in found if config.topic in visible]
-    return json_response({"topics": shown})
+    prefix = call.request.query.get("prefix", "")
+    found = [config for config in call.bus.topics.configs() if config.topic.startswith(prefix)]
+    visible = await call.visible(config.topic for config in found)
+    return {"topics": [msgspec.Raw(encode_topic(config)) for config in found if config.topic in visible]}
 
 
-async def show_topic(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_topic(call: Call) -> bytes:
     """The settings of one topic."""
-    return json_response(encode_topic(await face.visible_topic(request, request.match_info["topic"])))
+    return encode_topic(await call.visible_topic())
 
 
-async def show_offsets(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_offsets(call: Call) -> TopicOffsets:
     """Where each partition begins and ends, and where each group stands.
 
     Groups are for those who may read the topic.
     """
-    topic = request.match_info["topic"]
-    await face.visible_topic(request, topic)
-    places = await face.bus.groups.offsets(topic)
-    if not await readable_topics(face.bus, await face.identify(request), (topic,)):
+    await call.visible_topic()
+    places = await call.bus.groups.offsets(call.topic)
+    if not await call.readable([call.topic]):
         places = [msgspec.structs.replace(place, groups={}) for place in places]
-    return json_response(TopicOffsets(topic, places))
+    return TopicOffsets(call.topic, places)
 
 
-async def show_rights(face: Face, request: web.Request) -> web.StreamResponse:
+async def show_rights(call: Call) -> Rights:
     """What the caller may do with a topic."""
-    topic = request.match_info["topic"]
-    who = await face.identify(request)
-    publish = await _refusal(face, who, "publish", topic)
-    subscribe = await _refusal(face, who, "subscribe", topic)
-    return json_response(Rights(topic, not publish, not subscribe, publish, subscribe))
+    publish, subscribe = await _refusal(call, "publish"), await _refusal(call, "subscribe")
+    return Rights(call.topic, not publish, not subscribe, publish, subscribe)
 
 
-async def _refusal(face: Face, who: Who, action: Literal["publish", "subscribe"], topic: str) -> str:
+async def _refusal(call: Call, action: Literal["publish", "subscribe"]) -> str:
     try:
-        await face.bus.access.check(topic, action, who)
+        await call.check(action)
     except Forbidden as refused:
         return f"{refused.message}: {refused.remedy}" if refused.remedy else refused.message
     return ""
