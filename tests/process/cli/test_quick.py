@@ -35,8 +35,10 @@ def quickly(arguments: list[str]) -> dict[str, object] | None:
     asked = plain_serve(["serve", *arguments])
     if asked is None:
         return None
-    found = {**asked.flags, "program": asked.program, "config": None if asked.config is None else str(asked.config)}
-    return {name: value for name, value in found.items() if value is not None}
+    found = {**asked.flags, "program": asked.program, "config": asked.config}
+    return {
+        name: str(value) if isinstance(value, Path) else value for name, value in found.items() if value is not None
+    }
 
 
 WORDS = st.text(st.sampled_from("ab:./-=7 é"), min_size=1, max_size=6)

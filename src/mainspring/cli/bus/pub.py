@@ -14,7 +14,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Annotated, Any, Final
@@ -33,8 +34,7 @@ from mainspring.json_text import JsonRefused, check_json
 _READ_BYTES: Final = 1 << 20
 _BATCH_EVENTS: Final = 5_000  # half of what the node takes
 _BATCH_BYTES: Final = 4 << 20
-_TRIES: Final = 5  # of a batch whose answer was lost; with the waits below some 15 seconds
-_FIRST_WAIT_S: Final = 0.5
+_WAITS_S: Final = (0.5, 1, 2, 4)  # before a batch whose answer was lost is sent again
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ def pub(
                 raise typer.BadParameter("--count and --id are for one event, not for lines of standard input")
             if sys.stdin.isatty():
                 note("one JSON value per line; Ctrl-D ends")
-            read = _envelope_reader(extras) if envelopes else _value_reader(extras, text)
+            read = partial(_read_envelope, extras) if envelopes else partial(_read_value, extras, text)
             arrived = ((read(number, line) for number, line in lines) for lines in _input_lines())
             batches = (batch for lines in arrived for batch in _batches(lines))
             _publish_all(connection, topic, batches, None, at.as_json)
@@ -175,13 +175,10 @@ def _input_lines() -> Iterator[list[tuple[int, bytes]]]:
         yield [(number + 1, rest)]
 
 
-def _value_reader(extras: dict[str, Any], text: bool) -> Callable[[int, bytes], Line]:
-    def read(number: int, line: bytes) -> Line:
-        remedy = "one JSON value per line; --text publishes lines as text"
-        payload = _checked(line.rstrip(b"\r"), text, f"line {number}", remedy)
-        return Line(number, _event(payload, extras, _new_id()))
-
-    return read
+def _read_value(extras: dict[str, Any], text: bool, number: int, line: bytes) -> Line:
+    remedy = "one JSON value per line; --text publishes lines as text"
+    payload = _checked(line.rstrip(b"\r"), text, f"line {number}", remedy)
+    return Line(number, _event(payload, extras, _new_id()))
 
 
 class _Envelope(msgspec.Struct):
@@ -190,19 +187,17 @@ class _Envelope(msgspec.Struct):
     headers: dict[str, str] | None = None
 
 
-def _envelope_reader(extras: dict[str, Any]) -> Callable[[int, bytes], Line]:
-    decode = msgspec.json.Decoder(_Envelope).decode
+_decode_envelope: Final = msgspec.json.Decoder(_Envelope).decode
 
-    def read(number: int, line: bytes) -> Line:
-        try:
-            found = decode(line)
-        except (msgspec.DecodeError, RecursionError) as error:
-            raise CommandFailed(f"line {number} is no event: {error}", remedy="`tail --json` writes events") from None
-        said = {"key": found.key, "headers": found.headers}
-        own = {name: value for name, value in said.items() if value is not None}
-        return Line(number, _event(bytes(found.payload), {**own, **extras}, _new_id()))
 
-    return read
+def _read_envelope(extras: dict[str, Any], number: int, line: bytes) -> Line:
+    try:
+        found = _decode_envelope(line)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CommandFailed(f"line {number} is no event: {error}", remedy="`tail --json` writes events") from None
+    said = {"key": found.key, "headers": found.headers}
+    own = {name: value for name, value in said.items() if value is not None}
+    return Line(number, _event(bytes(found.payload), {**own, **extras}, _new_id()))
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
@@ -263,16 +258,14 @@ def _publish_batch(connection: NodeConnection, topic: str, batch: list[Line]) ->
 
 def _persistently(connection: NodeConnection, where: str, body: bytes) -> None:
     """Send until there is an answer: the ids make a second time harmless."""
-    wait_s = _FIRST_WAIT_S
-    for left in reversed(range(_TRIES)):
+    for wait_s in (*_WAITS_S, None):
         try:
             connection.call("POST", where, body, content_type=NDJSON)
             return
         except CannotConnect:
-            if not left:
+            if wait_s is None:
                 raise
         except NodeRefused as error:
-            if not left or error.code not in ("unavailable", "log_unavailable", "rate_limited"):
+            if wait_s is None or error.code not in ("unavailable", "log_unavailable", "rate_limited"):
                 raise
         Event().wait(wait_s)
-        wait_s *= 2

@@ -73,7 +73,7 @@ def examine(program: str | None, data: Path | None, config: Path | None) -> Iter
     """Every finding, in the order of the checks."""
     yield from _installation()
     try:
-        settings = load_all(config, data=None if data is None else str(data)).settings
+        settings = load_all(config, data=data).settings
     except MainspringError as error:
         yield Finding("settings", "wrong", error.message, error.remedy)
         return

@@ -12,14 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 import typer
 
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.moments import date_text
 from mainspring.cli.support.node_options import NodeOptions
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, listing
+from mainspring.cli.support.output import JsonOption, listing, say_json
 from mainspring.cli.support.settings import load_all
 from mainspring.log import EngineSetup, Inspection, engine_factory, inspect_log
 from mainspring.settings import Settings, without_secrets
@@ -59,7 +58,7 @@ def check(url: AddressArgument = None, as_json: JsonOption = False, config: Conf
     settings = load_all(config, engine=url).settings
     found = _inspected(settings)
     if as_json:
-        typer.echo(msgspec.json.encode(_as_object(found, settings)).decode())
+        say_json(_as_object(found, settings))
     else:
         for line in _in_words(found, settings):
             typer.echo(line)
@@ -105,14 +104,10 @@ def _in_words(found: Inspection, settings: Settings) -> Iterator[str]:
         more = "" if wanted in (None, found.replicas) else f"; the address asks for {wanted}, which init or a node sets"
         yield f"replicas      {found.replicas}{more}"
     if found.durability is not None:
-        yield f"loss window   {_window(found)}"
+        lost_s = found.loss_window_s
+        window = "not known, or everything" if lost_s is None else f"{lost_s:g} s" if lost_s else "none"
+        yield f"loss window   {window}"
         yield f"{'durable' if found.durability.durable else 'not durable'}: {found.durability.statement}"
-
-
-def _window(found: Inspection) -> str:
-    if found.loss_window_s is None:
-        return "not known, or everything"
-    return f"{found.loss_window_s:g} s" if found.loss_window_s else "none"
 
 
 def nodes(at: NodeOptions) -> None:

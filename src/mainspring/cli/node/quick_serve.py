@@ -76,5 +76,5 @@ def _take(asked: PlainServe, name: str, value: str) -> bool:
             return False
         asked.flags[name] = int(value)
     else:
-        asked.flags[name] = str(Path(value)) if name in PATHS else value
+        asked.flags[name] = Path(value) if name in PATHS else value
     return True

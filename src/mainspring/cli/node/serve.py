@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.node.process import run
+from mainspring.cli.node.process import run, run_again_and_again
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.settings import load_all
 
@@ -66,15 +66,8 @@ def serve(
     the reason, and ends with exit code 1. SIGTERM or Ctrl-C stops in order; a second one ends at once.
     """
     if reload:
-        raise typer.Exit(_reloading())
-    given = {**asdict(options), "require_durable": options.require_durable or None}
-    flags = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+        # The same command without the flag, in a process that is started again after every change.
+        arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
+        raise typer.Exit(run_again_and_again([sys.executable, "-m", "mainspring", *arguments], Path.cwd()))
+    flags = {**asdict(options), "require_durable": options.require_durable or None}
     raise typer.Exit(run(lambda: load_all(config, **flags).settings, program))
-
-
-def _reloading() -> int:
-    """The same command without the flag, in a process that is started again after every change."""
-    from mainspring.cli.node.process import run_again_and_again
-
-    arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
-    return run_again_and_again([sys.executable, "-m", "mainspring", *arguments], Path.cwd())

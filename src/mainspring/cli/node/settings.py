@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from mainspring.cli.support.output import say_json
 from mainspring.cli.support.settings import load_all
 from mainspring.settings import FILE_NAME, describe, without_secrets
 
@@ -59,21 +60,12 @@ def settings(
         return
     loaded = load_all(config)
     rows = [
-        {
-            "name": one.name,
-            "value": _safe(getattr(loaded.settings, one.name)),
-            "source": loaded.sources[one.name],
-            "default": one.default,
-            "unit": one.unit,
-            "type": one.type,
-            "env": one.env,
-            "help": one.help,
-        }
+        {"value": _safe(getattr(loaded.settings, one.name)), "source": loaded.sources[one.name], **asdict(one)}
         for one in describe()
     ]
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(row))
+            say_json(row)
         return
     # Two lines each: in a table of five columns names and values would be cut off on most screens.
     for row in rows:

@@ -6,6 +6,7 @@ it or shares it, asks the node. `--socket` and `--url` say which node; with `--u
 
 from __future__ import annotations
 
+import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -29,7 +30,6 @@ from mainspring.settings import Settings
 app: typer.Typer = Commands("Show, replay, watch, compare, fork and signal a line of beats.")
 
 MAIN: Final = "main"  # the line a node works on
-LineOption = Annotated[str, typer.Option("--line", help="Which line of beats.")]
 BeatArgument = Annotated[int, typer.Argument(metavar="N", min=1, help="A beat.")]
 
 _WATCH_S: Final = 0.2  # a beat is shown this late at most; looking costs one record
@@ -39,7 +39,7 @@ _WATCH_S: Final = 0.2  # a beat is shown this late at most; looking costs one re
 class LineOptions(LogOptions):
     """A line of beats, and the log it is in."""
 
-    line: LineOption = MAIN
+    line: Annotated[str, typer.Option("--line", help="Which line of beats.")] = MAIN
 
     @contextmanager
     def open(self, *, write: bool = False) -> Iterator[Heartbeat]:
@@ -84,7 +84,8 @@ def show(
     with beats.open() as heartbeat:
         whole = heartbeat.read(f"/rt/beat/{beat}")
         if whole is None or "digest" not in whole:
-            raise _unknown(heartbeat, beat)
+            message, remedy = f"there are no details of beat {beat}", f"the next beat is {heartbeat.next_beat}"
+            raise MainspringError(message, remedy=remedy, code="unknown_beat")
         if journal:
             for record in heartbeat.journal(beat).splitlines():
                 typer.echo(record.decode())
@@ -92,19 +93,12 @@ def show(
             _print(whole)
 
 
-def _unknown(heartbeat: Heartbeat, beat: int) -> MainspringError:
-    return MainspringError(
-        f"there are no details of beat {beat}", remedy=f"the next beat is {heartbeat.next_beat}", code="unknown_beat"
-    )
-
-
 @app.command()
 def read(
     path: Annotated[
         str,
         typer.Argument(
-            metavar="PATH",
-            help="A path of the state, of /rt (the beats themselves) or of /cas (large values).",
+            metavar="PATH", help="A path of the state, of /rt (the beats themselves) or of /cas (large values)."
         ),
     ],
     at: Annotated[int | None, typer.Option("--at", min=1, help="As enzymes of this beat read it.")] = None,
@@ -143,13 +137,10 @@ def watch(
 ) -> None:
     """Print a line for each beat as it happens, until interrupted."""
     pause = threading.Event()
-    seen = 0
     with _log(beats.load().settings) as log:
-        for beat, happened in follow(log, beats.line, since, lambda: pause.wait(_WATCH_S)):
+        followed = follow(log, beats.line, since, lambda: pause.wait(_WATCH_S))
+        for beat, happened in itertools.islice(followed, count):
             typer.echo(_summary(beat, happened))
-            seen += 1
-            if seen == count:
-                return
 
 
 @app.command()

@@ -22,7 +22,7 @@ from mainspring.cli.support.output import CommandFailed, JsonOption
 from mainspring.client import NodeRefused
 from mainspring.json_text import JsonRefused, read_value
 from mainspring.log import Engine, Log
-from mainspring.runs import History, JournaledEffect, RunRecord, Runtime
+from mainspring.runs import History, Runtime
 from mainspring.runs import check as check_histories
 from mainspring.runs.durable import RunStore
 from mainspring.settings import Settings
@@ -64,12 +64,7 @@ def list_runs(
 
 
 @app.command()
-def show(
-    run_id: IdArgument,
-    as_json: JsonOption = False,
-    *,
-    log: LogOptions,
-) -> None:
+def show(run_id: IdArgument, as_json: JsonOption = False, *, log: LogOptions) -> None:
     """Show the timeline of a run. Each effect, its answer, when it was performed and how long the answer took.
 
     With --json the output is what `mainspring runs check` reads.
@@ -93,17 +88,9 @@ def timeline(history: History) -> Iterator[str]:
     if run.retries:
         yield f"retried {run.retries} times"
     for index, entry in enumerate(history.journal):
-        yield _effect_line(index, entry, run.created)
-    yield from _ending(run)
-
-
-def _effect_line(index: int, entry: JournaledEffect, started: int) -> str:
-    asked = f"{entry.effect} {_short(entry.args)}"
-    answer = f"-> {_short(entry.value)}" if entry.answered else "... unanswered"
-    return f"  {index:4}  +{max(0, entry.at - started):>9} ms  {entry.ms:>7} ms  {asked}  {answer}"
-
-
-def _ending(run: RunRecord) -> Iterator[str]:
+        asked = f"{entry.effect} {_short(entry.args)}"
+        answer = f"-> {_short(entry.value)}" if entry.answered else "... unanswered"
+        yield f"  {index:4}  +{max(0, entry.at - run.created):>9} ms  {entry.ms:>7} ms  {asked}  {answer}"
     if run.state == "value":
         yield f"value {_short(run.value)}"
     elif run.state == "failed":
@@ -229,7 +216,12 @@ def check(
     ],
 ) -> None:
     """Replay stored journals against the program as it is now. Exit code 1 when one does not fit."""
-    verdicts = check_histories(_histories(journals), _programs(program).programs)
+    from mainspring.node import load_program
+
+    found, runtime = load_program(program), Runtime()
+    assert found is not None
+    found.install_runs(runtime)
+    verdicts = check_histories(_histories(journals), runtime.programs)
     for verdict in verdicts:
         fits = "BAD" if verdict.problem else "ok "
         typer.echo(f"{fits}  {verdict.id}  {verdict.program}  {verdict.effects} effects")
@@ -241,25 +233,13 @@ def check(
         raise typer.Exit(1)
 
 
-def _programs(program: str) -> Runtime:
-    from mainspring.node import load_program
-
-    found = load_program(program)
-    assert found is not None
-    runtime = Runtime()
-    found.install_runs(runtime)
-    return runtime
-
-
 def _histories(paths: list[Path]) -> Iterator[History]:
     for path in paths:
         files = sorted(path.rglob("*.json")) if path.is_dir() else [path]
         for file in files:
             try:
-                lines = file.read_bytes().splitlines()
-                for line in lines:
-                    if line.strip():
-                        yield msgspec.json.decode(line, type=History)
+                for line in filter(bytes.strip, file.read_bytes().splitlines()):
+                    yield msgspec.json.decode(line, type=History)
             except (OSError, msgspec.MsgspecError) as error:
                 raise CommandFailed(
                     f"{file} holds no journal: {error}", remedy="write it with `mainspring runs show ID --json`"

@@ -41,7 +41,7 @@ class FileOptions:
     config: ConfigOption = None
 
     def load(self) -> Loaded:
-        return load_all(self.config, data=None if self.data is None else str(self.data))
+        return load_all(self.config, data=self.data)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LogOptions:
     config: ConfigOption = None
 
     def load(self) -> Loaded:
-        return load_all(self.config, data=None if self.data is None else str(self.data), engine=self.engine)
+        return load_all(self.config, data=self.data, engine=self.engine)
 
 
 def stored(at: FileOptions | LogOptions) -> Settings:

@@ -20,4 +20,5 @@ def find_file(config: Path | None) -> Path | None:
 
 def load_all(config: Path | None = None, **flags: object) -> Loaded:
     """The settings in force; flags that are None count as not given. Raises SettingError with the remedy."""
-    return load(flags, os.environ, find_file(config))
+    given = {name: str(flag) if isinstance(flag, Path) else flag for name, flag in flags.items()}
+    return load(given, os.environ, find_file(config))

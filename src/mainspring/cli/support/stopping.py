@@ -34,4 +34,7 @@ async def unless_stopped(stopping: asyncio.Event, work: asyncio.Future[T]) -> T 
         work.cancel()
         await asyncio.wait((work,))
     told.cancel()
-    return None if work.cancelled() else work.result()
+    try:
+        return work.result()
+    except asyncio.CancelledError:
+        return None
