@@ -35,10 +35,15 @@ class Messages:
 
     def __init__(self, capability: str, description: str) -> None:
         self._capability = Capability(capability, description)
-        self._declared: list[Handler] = []
+        self._declared: list[tuple[Handler, Callable[[Any], Any] | None]] = []
 
-    def __call__(self, kind: Literal["command", "query"], type: str, input: str = "") -> Callable[[F], F]:
-        """Declare a message; `input` names the schema of its data, if that has members."""
+    def __call__(
+        self, kind: Literal["command", "query"], type: str, input: str = "", gives: str = ""
+    ) -> Callable[[F], F]:
+        """Declare a message. `input` names the schema of its data, if that has members.
+
+        `gives="Name.member"` is for an answer with one member: the function returns that member alone.
+        """
 
         def declare(function: F) -> F:
             hints = get_type_hints(function, include_extras=True)
@@ -48,18 +53,23 @@ class Messages:
                 if name != "ctx"
             ]
             data = msgspec.defstruct(input, members) if members else Empty
-            self._declared.append(Handler(kind, type, function, inspect.getdoc(function) or "", data, hints["return"]))
+            output = hints["return"]
+            if gives:
+                name, _, member = gives.partition(".")
+                output = msgspec.defstruct(name, [(member, output)])
+            handler = Handler(kind, type, function, inspect.getdoc(function) or "", data, output)
+            self._declared.append((handler, output if gives else None))
             return function
 
         return declare
 
     def of(self, part: Any) -> Capability:
         """The capability of a node with this part."""
-        handlers = [replace(each, function=_answering(each.function, part)) for each in self._declared]
+        handlers = [replace(each, function=_answering(each.function, part, made)) for each, made in self._declared]
         return replace(self._capability, handlers=handlers)
 
 
-def _answering(function: Callable[..., Any], part: Any) -> Callable[[Any, Any], Any]:
+def _answering(function: Callable[..., Any], part: Any, made: Callable[[Any], Any] | None) -> Callable[..., Any]:
     takes_context = "ctx" in inspect.signature(function).parameters
 
     async def answer(data: Any, ctx: Context) -> Any:
@@ -68,7 +78,9 @@ def _answering(function: Callable[..., Any], part: Any) -> Callable[[Any, Any], 
             members["ctx"] = ctx
         try:
             result = function(part, **members)
-            return await result if inspect.isawaitable(result) else result
+            if inspect.isawaitable(result):
+                result = await result
+            return result if made is None else made(result)
         except MainspringError as error:
             raise refusal(error) from None
 

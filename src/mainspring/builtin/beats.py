@@ -17,19 +17,11 @@ _LEADER_TIMEOUT_MS: Final = 30_000  # for the node that leads the line, when the
 message: Final = Messages("Beat", "Signals, beats and the state they make.")
 
 
-class BeatQueued(msgspec.Struct):
-    beat: Annotated[int, about("The beat the signal lands in.")]
-
-
 class BeatRunResult(msgspec.Struct):
     beat: Annotated[int, about("The last beat that ran.")]
     digest: Annotated[str, about("Its digest.")]
     runs: Annotated[int, about("Enzymes called in all beats.")]
     diagnostics: Annotated[list[dict[str, Any]], about("What a person should know, in order.")]
-
-
-class BeatValue(msgspec.Struct):
-    value: Annotated[Any, about("The value; null where there is none.")]
 
 
 class BeatForked(msgspec.Struct):
@@ -54,14 +46,14 @@ class _Beats:
     heartbeat: Heartbeat
     kernel: Kernel | None
 
-    @message("command", "Beat.Signal", "BeatSignal")
+    @message("command", "Beat.Signal", "BeatSignal", gives="BeatQueued.beat")
     async def give_signal(
         self,
         ctx: Context,
         signal: Annotated[str | None, about("What is asked for: a path like /signals/image.")] = None,
         target: Annotated[str | None, about("Where: a path; only names bound to it run.")] = None,
         beat: Annotated[int | None, about("A later beat than the next one.")] = None,
-    ) -> BeatQueued:
+    ) -> Annotated[int, about("The beat the signal lands in.")]:
         """Queue a signal for the next beat or a later one. It is durable when the answer comes."""
         lands = self.heartbeat.signal(signal, target, beat)
         await self.heartbeat.aflush()
@@ -69,7 +61,7 @@ class _Beats:
             cause = ctx.message.metadata
             place = f"beat/{lands}{signal or ''}{f'@{target}' if target else ''}"
             self.kernel.note("beat", "signal", place, causation=cause.id, correlation=cause.correlation)
-        return BeatQueued(lands)
+        return lands
 
     @message("command", "Beat.Run", "BeatRun")
     async def run(
@@ -89,14 +81,14 @@ class _Beats:
         answer = await self.kernel.ask_node(heartbeat.leader, "command", "Beat.Run", data, timeout_ms=timeout_ms)
         return msgspec.convert(answer, BeatRunResult)
 
-    @message("query", "Beat.Read", "BeatRead")
+    @message("query", "Beat.Read", "BeatRead", gives="BeatValue.value")
     async def read(
         self,
         path: Annotated[str, about("A path of the state, of /rt/beat/<N>, /rt/dead/<N> or /cas/<sha256>.")],
         at: Annotated[int | None, about("As enzymes of this beat read it; without it, now.")] = None,
-    ) -> BeatValue:
+    ) -> Annotated[Any, about("The value; null where there is none.")]:
         """Read the committed state, now or as of a beat."""
-        return BeatValue(await self.heartbeat.aread(path, at))
+        return await self.heartbeat.aread(path, at)
 
     @message("command", "Beat.Pause")
     async def pause(self) -> BeatStatus:

@@ -61,30 +61,14 @@ class CreateTopicResult(msgspec.Struct):
     created: Annotated[bool, about("False when it existed and was changed.")]
 
 
-class OffsetsResult(msgspec.Struct):
-    partitions: list[PartitionOffsets]
-
-
-class GroupsResult(msgspec.Struct):
-    groups: list[GroupInfo]
-
-
 class DeadLettersResult(msgspec.Struct):
     letters: Annotated[list[Any], about("Where each came from, how often it was tried, and why it died.")]
     more: More
 
 
-class RedriveCount(msgspec.Struct):
-    count: int
-
-
 class ScheduleResult(msgspec.Struct):
     name: str
     next: Annotated[int, about("When it fires: epoch ms.")]
-
-
-class SchedulesResult(msgspec.Struct):
-    schedules: list[Schedule]
 
 
 class DoneResult(msgspec.Struct):
@@ -146,14 +130,14 @@ class _BusMessages:
         shown = fitting([msgspec.structs.asdict(letter) for letter in letters])
         return DeadLettersResult(shown, len(shown) < len(letters) or len(letters) == limit)
 
-    @message("command", "Bus.Redrive", "RedriveRequest")
+    @message("command", "Bus.Redrive", "RedriveRequest", gives="RedriveCount.count")
     async def redrive(
         self,
         topic: OriginalTopic,
         offsets: Annotated[list[int] | None, about("Offsets of dead letters; without them, all.")] = None,
-    ) -> RedriveCount:
+    ) -> int:
         """Publish dead letters to their topic again."""
-        return RedriveCount(len(await self._bus.dead_letters.redrive(topic, offsets)))
+        return len(await self._bus.dead_letters.redrive(topic, offsets))
 
     # --- topics
 
@@ -175,10 +159,10 @@ class _BusMessages:
         change = await self._bus.put_topic(self._bus.topics.settings_after(wanted))
         return CreateTopicResult(topic_data(change.config), change.created)
 
-    @message("query", "Bus.Offsets", "OffsetsRequest")
-    async def offsets(self, topic: Topic) -> OffsetsResult:
+    @message("query", "Bus.Offsets", "OffsetsRequest", gives="OffsetsResult.partitions")
+    async def offsets(self, topic: Topic) -> list[PartitionOffsets]:
         """First and last offset of each partition, and where its groups stand."""
-        return OffsetsResult(fitting(await self._bus.groups.offsets(topic)))
+        return fitting(await self._bus.groups.offsets(topic))
 
     @message("query", "Bus.Stats")
     def stats(self) -> Stats:
@@ -187,12 +171,12 @@ class _BusMessages:
 
     # --- groups
 
-    @message("query", "Bus.Groups", "GroupsRequest")
+    @message("query", "Bus.Groups", "GroupsRequest", gives="GroupsResult.groups")
     def groups(
         self, topic: Annotated[str | None, about("Of this topic only; without it, of all.")] = None
-    ) -> GroupsResult:
+    ) -> list[GroupInfo]:
         """Groups with their members, positions and lag."""
-        return GroupsResult(fitting(self._bus.groups.infos(topic)))
+        return fitting(self._bus.groups.infos(topic))
 
     @message("command", "Bus.Seek", "SeekRequest")
     async def seek(
@@ -235,10 +219,10 @@ class _BusMessages:
         await self._bus.schedules.delete(name)
         return DoneResult()
 
-    @message("query", "Bus.Schedules", "NamesRequest")
-    def schedules(self, after: After = "") -> SchedulesResult:
+    @message("query", "Bus.Schedules", "NamesRequest", gives="SchedulesResult.schedules")
+    def schedules(self, after: After = "") -> list[Schedule]:
         """Schedules by name, and when each fires next."""
-        return SchedulesResult(fitting([each for each in self._bus.schedules.all() if each.name > after]))
+        return fitting([each for each in self._bus.schedules.all() if each.name > after])
 
 
 def _event(event: StoredEvent) -> EventView:

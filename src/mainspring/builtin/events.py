@@ -26,11 +26,9 @@ _PATTERN: Final = re.compile(r"\*|(\*|[A-Z][a-zA-Z0-9]*)\.(\*|[A-Z][a-zA-Z0-9]*)
 Types = Annotated[list[str], about('Event types, like Stock.Changed, "Stock.*" or "*".')]
 
 
+Streamed = Annotated[list[str], about("Everything this connection gets now.")]
+
 message: Final = Messages("Event", "Events streamed to a connection.")
-
-
-class SubscribedTypes(msgspec.Struct):
-    types: Annotated[list[str], about("Everything this connection gets now.")]
 
 
 def event_capability(kernel: Kernel) -> Capability:
@@ -38,12 +36,10 @@ def event_capability(kernel: Kernel) -> Capability:
     return message.of(kernel)
 
 
-@message("command", "Event.Subscribe", "SubscribeRequest")
+@message("command", "Event.Subscribe", "SubscribeRequest", gives="SubscribedTypes.types")
 def subscribe(
-    kernel: Kernel,
-    ctx: Context,
-    types: Annotated[Types, msgspec.Meta(min_length=1, max_length=MAX_PATTERNS)],
-) -> SubscribedTypes:
+    kernel: Kernel, ctx: Context, types: Annotated[Types, msgspec.Meta(min_length=1, max_length=MAX_PATTERNS)]
+) -> Streamed:
     """Stream events of these types on this connection."""
     wanted = list(dict.fromkeys([*_patterns_of(kernel, ctx, types), *types]))
     if len(wanted) > MAX_PATTERNS:
@@ -51,8 +47,8 @@ def subscribe(
     return _set_patterns(kernel, ctx, wanted)
 
 
-@message("command", "Event.Unsubscribe", "UnsubscribeRequest")
-def unsubscribe(kernel: Kernel, ctx: Context, types: Types = []) -> SubscribedTypes:  # noqa: B006
+@message("command", "Event.Unsubscribe", "UnsubscribeRequest", gives="SubscribedTypes.types")
+def unsubscribe(kernel: Kernel, ctx: Context, types: Types = []) -> Streamed:  # noqa: B006
     """Stop streaming these types; without types, all of them."""
     left = [each for each in _patterns_of(kernel, ctx, types) if types and each not in types]
     return _set_patterns(kernel, ctx, left)
@@ -67,12 +63,12 @@ def _patterns_of(kernel: Kernel, ctx: Context, given: list[str]) -> list[str]:
     return getattr(kernel.streams.get(ctx.origin), "patterns", [])
 
 
-def _set_patterns(kernel: Kernel, ctx: Context, patterns: list[str]) -> SubscribedTypes:
+def _set_patterns(kernel: Kernel, ctx: Context, patterns: list[str]) -> list[str]:
     if patterns and not ctx.origin.gone:
         kernel.streams[ctx.origin] = TypePatterns(patterns)
     else:
         kernel.streams.pop(ctx.origin, None)
-    return SubscribedTypes(patterns)
+    return patterns
 
 
 def on_remote_change(kernel: Kernel, log: Log | None, callback: Callable[[Change], object]) -> None:

@@ -28,10 +28,6 @@ message: Final = Messages("Memory", "Values under paths.")
 Key = Annotated[str, about("A path that starts with /, like /orders/17.")]
 
 
-class ValueResult(msgspec.Struct):
-    value: Any
-
-
 class MemoryResult(msgspec.Struct):
     success: bool
     message: str
@@ -113,13 +109,13 @@ class _MemoryMessages:
         ctx.emit("Memory.Changed", {"key": key, "change": "set"})
         return MemoryResult(True, "stored")
 
-    @message("query", "Memory.Get", "GetValueRequest")
-    async def get_value(self, key: Key) -> ValueResult:
+    @message("query", "Memory.Get", "GetValueRequest", gives="ValueResult.value")
+    async def get_value(self, key: Key) -> Any:
         """The value under a key; 404 when there is none."""
         value = await self._store.get(_path(key))
         if value is None:
             raise Fail(404, "nothing is stored under this key")
-        return ValueResult(msgspec.json.decode(value))
+        return msgspec.json.decode(value)
 
     @message("query", "Memory.List", "ListKeysRequest")
     async def list_values(

@@ -29,18 +29,7 @@ _EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled":
 message: Final = Messages("Run", "Durable runs.")
 
 RunId = Annotated[str, about("The id of a durable run.")]
-
-
-class StartedRun(msgspec.Struct):
-    id: str
-
-
-class CancelledRun(msgspec.Struct):
-    cancelled: Annotated[bool, about("False when the run was over.")]
-
-
-class SignalledRun(msgspec.Struct):
-    signalled: Annotated[bool, about("False when the run was over.")]
+NotOver = Annotated[bool, about("False when the run was over.")]
 
 
 class RunState(msgspec.Struct, omit_defaults=True):
@@ -59,10 +48,6 @@ class RunState(msgspec.Struct, omit_defaults=True):
     waitsFor: Annotated[str | None, about("Why no node executes it, where that is so.")] = None
 
 
-class RunPage(msgspec.Struct):
-    runs: list[RunState]
-
-
 def run(kernel: Kernel, runtime: Runtime) -> Capability:
     """The capability `Run` of this node; also announces the ends of durable runs as events."""
     runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
@@ -76,14 +61,14 @@ class _RunMessages:
         self._runtime = runtime
         self._durable = runtime.durable
 
-    @message("command", "Run.Start", "StartRun")
+    @message("command", "Run.Start", "StartRun", gives="StartedRun.id")
     async def start(
         self,
         ctx: Context,
         program: Annotated[str, about("The name under which the program is registered.")],
         args: Annotated[list[Any], about("Its arguments, in order.")] = [],  # noqa: B006
         id: Annotated[str | None, about("Starting the same id again gives the same run.")] = None,
-    ) -> StartedRun:
+    ) -> str:
         """Start a durable run of a registered program."""
         try:
             begun = self._runtime.start(program, *args, durable=True, id=id)
@@ -94,39 +79,39 @@ class _RunMessages:
         await self._durable.written(begun)
         cause = ctx.message.metadata  # the run is part of the causation tree under its own id
         self._kernel.note("run", begun.program, begun.id, causation=cause.id, correlation=cause.correlation)
-        return StartedRun(begun.id)
+        return begun.id
 
-    @message("command", "Run.Cancel", "CancelRun")
-    async def cancel(self, id: RunId, reason: Annotated[Any, about("Kept with the outcome.")] = None) -> CancelledRun:
+    @message("command", "Run.Cancel", "CancelRun", gives="CancelledRun.cancelled")
+    async def cancel(self, id: RunId, reason: Annotated[Any, about("Kept with the outcome.")] = None) -> NotOver:
         """Cancel a run, wherever it is executed."""
-        return CancelledRun(await self._durable.cancel(id, reason))
+        return await self._durable.cancel(id, reason)
 
-    @message("command", "Run.Signal", "SignalRun")
+    @message("command", "Run.Signal", "SignalRun", gives="SignalledRun.signalled")
     async def signal(
         self,
         id: RunId,
         name: Annotated[str, about("What WaitSignal in the program waits for.")],
         value: Annotated[Any, about("What it receives.")] = None,
-    ) -> SignalledRun:
+    ) -> NotOver:
         """Send a value to a run; durable when answered."""
-        return SignalledRun(await self._durable.signal(id, name, value))
+        return await self._durable.signal(id, name, value)
 
     @message("query", "Run.Outcome", "AskRunOutcome")
     async def outcome(self, id: RunId) -> RunState:
         """How a run stands, and how it ended."""
         return _state(self._durable, await self._durable.store.record(id))
 
-    @message("query", "Run.List", "ListRuns")
+    @message("query", "Run.List", "ListRuns", gives="RunPage.runs")
     async def list_runs(
         self,
         state: Annotated[str | None, about("Only running, value, failed or cancelled ones.")] = None,
         prefix: Annotated[str, about("Only ids that start with this.")] = "",
         after: Annotated[str, about("Only ids greater than this: the next page.")] = "",
         limit: Annotated[int, msgspec.Meta(ge=1, le=_PAGE, description="How many at most.")] = _PAGE,
-    ) -> RunPage:
+    ) -> list[RunState]:
         """Durable runs by id, at most fifty at a time, without their values."""
         found = await self._durable.store.runs(state=state, prefix=prefix, after=after, limit=limit)
-        return RunPage([_state(self._durable, record, brief=True) for record in found])
+        return [_state(self._durable, record, brief=True) for record in found]
 
     @message("query", "Run.History", "AskRunHistory")
     async def history(self, id: RunId) -> dict[str, Any]:
@@ -134,20 +119,20 @@ class _RunMessages:
         found = await self._durable.history(id)
         return {"run": found.run, "journal": found.journal}
 
-    @message("command", "Run.Retry", "RetryRun")
-    async def retry(self, id: RunId) -> StartedRun:
+    @message("command", "Run.Retry", "RetryRun", gives="StartedRun.id")
+    async def retry(self, id: RunId) -> str:
         """Go on with a run that failed or was cancelled, from its journal."""
-        return StartedRun((await self._durable.retry(id)).id)
+        return (await self._durable.retry(id)).id
 
-    @message("command", "Run.Fork", "ForkRun")
+    @message("command", "Run.Fork", "ForkRun", gives="StartedRun.id")
     async def fork(
         self,
         id: RunId,
         at: Annotated[int, msgspec.Meta(ge=0, description="How many answers the new run begins with.")],
         newId: Annotated[str | None, about("The id of the new run; one is made otherwise.")] = None,
-    ) -> StartedRun:
+    ) -> str:
         """Start a new run with the first answers of another."""
-        return StartedRun((await self._durable.fork(id, at, newId)).id)
+        return (await self._durable.fork(id, at, newId)).id
 
 
 def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:

@@ -18,14 +18,6 @@ _PAGE: Final = 50
 message: Final = Messages("Timer", "Messages that are sent later.")
 
 
-class ScheduledTimer(msgspec.Struct):
-    timerId: Annotated[str, about("For Timer.Cancel.")]
-
-
-class CancelTimerResult(msgspec.Struct):
-    cancelled: Annotated[bool, about("False when it already fired or never was.")]
-
-
 class PendingTimer(msgspec.Struct):
     timerId: str
     deadline: int
@@ -43,7 +35,7 @@ def timer_capability(kernel: Kernel) -> Capability:
     return message.of(kernel)
 
 
-@message("command", "Timer.Schedule", "ScheduleMessageRequest")
+@message("command", "Timer.Schedule", "ScheduleMessageRequest", gives="ScheduledTimer.timerId")
 def schedule(
     kernel: Kernel,
     ctx: Context,
@@ -54,15 +46,17 @@ def schedule(
     message: Annotated[
         dict[str, Any], about("The message to send: kind, type, data and metadata with an id and any timestamp.")
     ],
-) -> ScheduledTimer:
+) -> Annotated[str, about("For Timer.Cancel.")]:
     """Send a message after a delay. It is caused by this command; its answer is dropped."""
-    return ScheduledTimer(kernel.timers.schedule(delay, _inner(message), ctx.message))
+    return kernel.timers.schedule(delay, _inner(message), ctx.message)
 
 
-@message("command", "Timer.Cancel", "CancelTimerRequest")
-def cancel(kernel: Kernel, timerId: Annotated[str, about("What Timer.Schedule answered.")]) -> CancelTimerResult:
+@message("command", "Timer.Cancel", "CancelTimerRequest", gives="CancelTimerResult.cancelled")
+def cancel(
+    kernel: Kernel, timerId: Annotated[str, about("What Timer.Schedule answered.")]
+) -> Annotated[bool, about("False when it already fired or never was.")]:
     """Stop a message that was not sent yet."""
-    return CancelTimerResult(kernel.timers.cancel(timerId))
+    return kernel.timers.cancel(timerId)
 
 
 @message("query", "Timer.List", "ListTimersRequest")
