@@ -356,9 +356,7 @@ class Membership:
             if self._next_pulse_ms == 0 and self.joined and not self._leaving:
                 self._send_pulse()  # something changed while this one was on its way
         else:
-            self._next_pulse_ms = (
-                0  # with the next look; a refusal means that the loss of the lease is about to be reported
-            )
+            self._next_pulse_ms = 0  # with the next look; after a refusal, the loss of the lease is about to come
             if isinstance(result, _FINAL):
                 self._end(result)
 
@@ -378,9 +376,7 @@ class Membership:
             batch.delete(NODES, peer.name, expect=peer.pulse_version)
         batch.delete(LEASES, lease_key(peer.name), expect=peer.epoch)
         batch.remove(inbox(peer.name), 0, below=EVERYTHING)
-        self.log.submit(
-            batch, lambda _: None
-        )  # refused: it lives, or another node was faster; the change feed will say
+        self.log.submit(batch, lambda _: None)  # refused: it lives, or another node was faster; the feed will say
 
     # -- the change feed
 

@@ -32,12 +32,10 @@ from mainspring.log.engines.mongo.documents import (
     TOPIC_CONFIGS,
     Document,
     JournalEntry,
-    JournalEvent,
     JournalRemoval,
     PartitionStanding,
     counter_document,
     event_document,
-    event_id,
     mark_document,
     record_document,
     removed_document,
@@ -48,6 +46,13 @@ from mainspring.log.engines.mongo.plan import MongoLogState, MongoPartition
 
 _BAD_VALUE: Final = frozenset((2, 9, 16, 40, 51, 52, 55, 56, 57))  # bad value, not parsed, bad names
 _MOST_TOGETHER: Final = 1_024  # events and records; more would hold up the next commits on some servers
+_NEWER_BY: Final = {  # of what changes: the field that says which of two documents is newer
+    COUNTERS: "commit",
+    MARKS: "commit",
+    RECORDS: "version",
+    GROUP_OFFSETS: "version",
+    TOPIC_CONFIGS: "version",
+}
 _MOST_FAMILIAR: Final = 50_000
 _MOST_STONES: Final = 1_000  # deleted together
 
@@ -68,25 +73,19 @@ class Applier:
             for effects in entry.body.batches:
                 for removed in effects.removed:
                     await self._remove(removed, entry)
-        records: dict[str, dict[str, Document]] = {RECORDS: {}, GROUP_OFFSETS: {}, TOPIC_CONFIGS: {}}
-        marks: dict[str, Document] = {}
-        counters: dict[str, Document] = {}
+        changed: dict[str, dict[str, Document]] = {name: {} for name in _NEWER_BY}
         for entry in entries:
             for effects in entry.body.batches:
                 for record in effects.records:
                     collection, document = record_document(record, entry.number, entry.at)
-                    records[collection][document["_id"]] = document
+                    changed[collection][document["_id"]] = document
                 for mark in effects.marks:
                     document = mark_document(mark, entry.number)
-                    marks[document["_id"]] = document
+                    changed[MARKS][document["_id"]] = document
             for standing in entry.body.standings:
                 document = counter_document(standing, entry.number)
-                counters[document["_id"]] = document
-        await asyncio.gather(
-            self._store(COUNTERS, counters, "commit"),
-            self._store(MARKS, marks, "commit"),
-            *(self._store(collection, documents, "version") for collection, documents in records.items()),
-        )
+                changed[COUNTERS][document["_id"]] = document
+        await asyncio.gather(*(self._store(name, documents) for name, documents in changed.items() if documents))
 
     # -- events
 
@@ -95,36 +94,27 @@ class Applier:
         if not events:
             return
         self._step("events")
-        refused = await self._insert_with_values(events)
-        if refused:
-            await _insert_missing(self._events, [event_document(event, values=False) for event in refused])
-
-    async def _insert_with_values(self, events: list[JournalEvent]) -> list[JournalEvent]:
-        """Insert those whose place is free; the events that the server refuses for what is in them."""
         try:
             await _insert_missing(self._events, [event_document(event) for event in events])
+            return
         except BulkWriteError as error:
             failures: Any = (error.details or {}).get("writeErrors", [])
             bad = [each for each in failures if not is_duplicate(each)]
             if not bad or not all(each.get("code") in _BAD_VALUE for each in bad):
                 raise
-            return [events[each["index"]] for each in bad]
-        except (BSONError, OverflowError):  # the driver refuses one, and sends none
-            return events
-        return []
+            events = [events[each["index"]] for each in bad]  # the server refuses them for what is in them
+        except (BSONError, OverflowError):
+            pass  # the driver refuses one, and sends none
+        await _insert_missing(self._events, [event_document(event, values=False) for event in events])
 
     async def _remove(self, removed: JournalRemoval, entry: JournalEntry) -> None:
         self._step("removals")
-        place = {"topic": removed.topic, "partition": removed.partition}
+        place: dict[str, Any] = {"topic": removed.topic, "partition": removed.partition}
         if removed.below:
             await self._events.delete_many({**place, "offset": {"$lt": removed.below}})
-        stones = {
-            event_id(removed.topic, removed.partition, offset): removed_document(
-                removed.topic, removed.partition, offset, entry.number, entry.at
-            )
-            for offset in removed.offsets
-        }
-        await self._note_stones(EVENTS, list(stones.values()))
+        found = [removed_document(**place, offset=o, commit=entry.number, at=entry.at) for o in removed.offsets]
+        stones = {document["_id"]: document for document in found}
+        await self._note_stones(EVENTS, found)
         left = list(stones)
         while left:
             await self._events.delete_many({"_id": {"$in": left}, "removed": {"$ne": True}})
@@ -135,12 +125,10 @@ class Applier:
 
     # -- everything that changes
 
-    async def _store(self, name: str, documents: dict[str, Document], order: str) -> None:
-        """The newest wins. `order` is the field that says which is newer."""
-        if not documents:
-            return
+    async def _store(self, name: str, documents: dict[str, Document]) -> None:
+        """The newest wins."""
         self._step(name)
-        collection = self._database[name]
+        collection, order = self._database[name], _NEWER_BY[name]
         await self._clear_deleted(collection, [each for each in documents.values() if each.get("deleted")])
         known: list[Document] = []
         new: list[Document] = []

@@ -93,9 +93,7 @@ class MongoAddress(msgspec.Struct, frozen=True):
     given: frozenset[str]  # names of the driver's options in the address, in lower case
     patience_ms: int = 10_000  # how long a commit or a read goes on trying while the server is away
     poll_ms: int = 100  # the longest pause between two looks at the journal where there is no change stream
-    takeover_ms: int = (
-        1_000  # after this long without progress, what another node committed is put in place by this one
-    )
+    takeover_ms: int = 1_000  # after this long without progress this node puts in place what another one committed
     keep_ms: int = 600_000  # how long a commit stays in the journal for nodes that fell behind
 
 

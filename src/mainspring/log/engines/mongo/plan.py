@@ -117,9 +117,7 @@ class MongoLogState:
         self.marks: dict[Place, Mark | None] = {}
         self.pending: dict[Place, tuple[int, JournalRecord]] = {}  # by which entry
         self.forgotten: int = 0  # how often known versions and marks were dropped
-        self._arrived: deque[tuple[MongoPartition, int, int]] = (
-            deque()
-        )  # state, offset and size of what `recent` holds, by age
+        self._arrived: deque[tuple[MongoPartition, int, int]] = deque()  # offset and size of recent events, by age
         self._recent_bytes = 0
         for standing, commit in standings:
             place = (standing.topic, standing.partition)

@@ -38,7 +38,7 @@ from mainspring.log.contract import (
 )
 from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.address import NatsAddress, parse
-from mainspring.log.engines.nats.connection import CANCEL_SECONDS, ApiError, LinkLost, NatsConnection, ServerLink
+from mainspring.log.engines.nats.connection import CANCEL_SECONDS, NatsConnection, ServerLink
 from mainspring.log.engines.nats.follower import StreamFollower
 from mainspring.log.engines.nats.replica import ApplyOutcome, Replica, StreamMessage
 from mainspring.log.engines.nats.sender import Sender, SentMessage
@@ -175,11 +175,7 @@ class JetStreamEngine(ReadThrough, Watched):
     async def durability(self) -> Durability:
         if self._connection is None:
             raise LogUnavailable("the log is not open", remedy="open it first")
-        try:
-            async with asyncio.timeout(self.address.patience):
-                found = await stream.find(await self._connection.linked(), self.address)
-        except (ApiError, LinkLost, TimeoutError) as error:
-            raise LogUnavailable("JetStream does not answer", remedy="try again") from error
+        found = await look_for_stream(self._connection)
         if found is None:
             raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
         durability, _ = await stream.durability_and_window(self.address, found, self._connection.servers)
