@@ -7,8 +7,7 @@
 | journal | every commit is one document: storing entries, reading them, following them |
 | plan | deciding a commit in memory: what this node holds of the log, offsets, versions, refusals |
 | applier | putting entries in place in the collections, whose turn it is, deleting old ones |
-| reader | answering reads from the collections |
-| documents | what is in the database: collections, indexes, entries, events and records as documents, and back |
+| documents | what is in the database, as collections, indexes and documents; `MongoReader` |
 
 Importing this package does not need `pymongo`; using it does.
 """

@@ -21,37 +21,20 @@ from pymongo import ReplaceOne
 from pymongo.errors import BulkWriteError, PyMongoError
 
 from mainspring.log.contract import LogUnavailable
+from mainspring.log.engines.mongo import documents as docs
 from mainspring.log.engines.mongo.connection import MongoAddress, is_duplicate
-from mainspring.log.engines.mongo.documents import (
-    COUNTERS,
-    EVENTS,
-    GROUP_OFFSETS,
-    MARKS,
-    RECORDS,
-    STONES,
-    TOPIC_CONFIGS,
-    Document,
-    JournalEntry,
-    JournalRemoval,
-    PartitionStanding,
-    counter_document,
-    event_document,
-    mark_document,
-    record_document,
-    removed_document,
-    stone_document,
-)
+from mainspring.log.engines.mongo.documents import Document, JournalEntry, JournalRemoval, PartitionStanding
 from mainspring.log.engines.mongo.journal import Journal
 from mainspring.log.engines.mongo.plan import MongoLogState, MongoPartition
 
 _BAD_VALUE: Final = frozenset((2, 9, 16, 40, 51, 52, 55, 56, 57))  # bad value, not parsed, bad names
 _MOST_TOGETHER: Final = 1_024  # events and records; more would hold up the next commits on some servers
 _NEWER_BY: Final = {  # of what changes: the field that says which of two documents is newer
-    COUNTERS: "commit",
-    MARKS: "commit",
-    RECORDS: "version",
-    GROUP_OFFSETS: "version",
-    TOPIC_CONFIGS: "version",
+    docs.COUNTERS: "commit",
+    docs.MARKS: "commit",
+    docs.RECORDS: "version",
+    docs.GROUP_OFFSETS: "version",
+    docs.TOPIC_CONFIGS: "version",
 }
 _MOST_FAMILIAR: Final = 50_000
 _MOST_STONES: Final = 1_000  # deleted together
@@ -62,7 +45,7 @@ class Applier:
 
     def __init__(self, database: Any, step: Callable[[str], object]) -> None:
         self._database = database
-        self._events = database[EVENTS]
+        self._events = database[docs.EVENTS]
         self._step = step
         self._familiar: dict[tuple[str, str], None] = {}  # documents that exist: replacing them is tried first
 
@@ -77,14 +60,14 @@ class Applier:
         for entry in entries:
             for effects in entry.body.batches:
                 for record in effects.records:
-                    collection, document = record_document(record, entry.number, entry.at)
+                    collection, document = docs.record_document(record, entry.number, entry.at)
                     changed[collection][document["_id"]] = document
                 for mark in effects.marks:
-                    document = mark_document(mark, entry.number)
-                    changed[MARKS][document["_id"]] = document
+                    document = docs.mark_document(mark, entry.number)
+                    changed[docs.MARKS][document["_id"]] = document
             for standing in entry.body.standings:
-                document = counter_document(standing, entry.number)
-                changed[COUNTERS][document["_id"]] = document
+                document = docs.counter_document(standing, entry.number)
+                changed[docs.COUNTERS][document["_id"]] = document
         await asyncio.gather(*(self._store(name, documents) for name, documents in changed.items() if documents))
 
     # -- events
@@ -95,7 +78,7 @@ class Applier:
             return
         self._step("events")
         try:
-            await _insert_missing(self._events, [event_document(event) for event in events])
+            await _insert_missing(self._events, [docs.event_document(event) for event in events])
             return
         except BulkWriteError as error:
             failures: Any = (error.details or {}).get("writeErrors", [])
@@ -105,16 +88,16 @@ class Applier:
             events = [events[each["index"]] for each in bad]  # the server refuses them for what is in them
         except (BSONError, OverflowError):
             pass  # the driver refuses one, and sends none
-        await _insert_missing(self._events, [event_document(event, values=False) for event in events])
+        await _insert_missing(self._events, [docs.event_document(event, values=False) for event in events])
 
     async def _remove(self, removed: JournalRemoval, entry: JournalEntry) -> None:
         self._step("removals")
         place: dict[str, Any] = {"topic": removed.topic, "partition": removed.partition}
         if removed.below:
             await self._events.delete_many({**place, "offset": {"$lt": removed.below}})
-        found = [removed_document(**place, offset=o, commit=entry.number, at=entry.at) for o in removed.offsets]
+        found = [docs.removed_document(**place, offset=o, commit=entry.number, at=entry.at) for o in removed.offsets]
         stones = {document["_id"]: document for document in found}
-        await self._note_stones(EVENTS, found)
+        await self._note_stones(docs.EVENTS, found)
         left = list(stones)
         while left:
             await self._events.delete_many({"_id": {"$in": left}, "removed": {"$ne": True}})
@@ -161,19 +144,19 @@ class Applier:
 
     async def _note_stones(self, name: str, stones: list[Document]) -> None:
         if stones:
-            notes = [stone_document(name, stone["_id"], stone["commit"], stone["at"]) for stone in stones]
-            await _insert_missing(self._database[STONES], notes)
+            notes = [docs.stone_document(name, stone["_id"], stone["commit"], stone["at"]) for stone in stones]
+            await _insert_missing(self._database[docs.STONES], notes)
 
     async def tidy(self, commit: int, before_ms: int) -> None:
         """Delete what deletes of long ago have left: of entries up to `commit`, and whatever is older than a time."""
         self._step("tidy")
         long_ago = {"$or": [{"commit": {"$lte": commit}}, {"at": {"$lt": before_ms}}]}
-        while notes := [note async for note in self._database[STONES].find(long_ago).limit(_MOST_STONES)]:
+        while notes := [note async for note in self._database[docs.STONES].find(long_ago).limit(_MOST_STONES)]:
             for name in {note["collection"] for note in notes}:
                 ids = [note["id"] for note in notes if note["collection"] == name]
                 left_behind = {"$or": [{"removed": True}, {"deleted": True}]}
                 await self._database[name].delete_many({"_id": {"$in": ids}, "$and": [left_behind, long_ago]})
-            await self._database[STONES].delete_many({"_id": {"$in": [note["_id"] for note in notes]}})
+            await self._database[docs.STONES].delete_many({"_id": {"$in": [note["_id"] for note in notes]}})
 
 
 def first_run(entries: Iterable[JournalEntry]) -> list[JournalEntry]:

@@ -56,7 +56,7 @@ from mainspring.log.engines.mongo.connection import (
     parse_address,
     translated,
 )
-from mainspring.log.engines.mongo.documents import Body, JournalEntry, record_of
+from mainspring.log.engines.mongo.documents import PAGE, Body, JournalEntry, MongoReader, record_of
 from mainspring.log.engines.mongo.journal import Journal, JournalFollower
 from mainspring.log.engines.mongo.plan import (
     RECENT_BYTES,
@@ -66,9 +66,7 @@ from mainspring.log.engines.mongo.plan import (
     Partition,
     Present,
     groups_of,
-    restoring,
 )
-from mainspring.log.engines.mongo.reader import PAGE, MongoReader
 from mainspring.loop import BackgroundTasks, Clock, MonotonicClock
 
 T = TypeVar("T")
@@ -255,7 +253,7 @@ class MongoEngine(Watched):
     async def restore(self, items: Sequence[Restorable]) -> None:
         async with self._committing:
             self._check()
-            await self._decide((), lambda _: (restoring(self._log_state, items), None))
+            await self._decide((), lambda present: (EntryPlan(self._log_state, present).restore(items), None))
 
     async def forget_dedupe(self, now: int) -> int:
         self._check()

@@ -258,6 +258,32 @@ class EntryPlan(BatchPlanner):
             self.batches.append(self._effects)
         return result
 
+    def restore(self, items: Sequence[Restorable]) -> Body:
+        """What stores what another engine gave out. Raises `Refused`."""
+        for item in items:
+            if isinstance(item, KeptRecord):
+                self._effects.records.append(JournalRecord(item.space, item.key, item.version, item.value))
+                self._version = max(self._version, item.version)
+            elif isinstance(item, Mark):
+                self._effects.marks.append(JournalMark(*msgspec.structs.astuple(item)))
+            else:
+                self._restore(item)
+        if fault := _too_large(self._effects):
+            raise fault
+        return Body([self._effects], list(self._drafts.values()), self._version)
+
+    def _restore(self, item: StoredEvent | KeptTail) -> None:
+        place = (item.topic, item.partition)
+        draft = self._draft(place)
+        if isinstance(item, KeptTail):
+            tail = max(draft.tail, item.tail)
+            self._drafts[place] = PartitionStanding(*place, tail, draft.events, draft.bytes, draft.below)
+            return
+        if item.offset <= draft.tail:
+            raise Refused(f"offset {item.offset} of {item.topic!r} is not above the tail {draft.tail}")
+        self._drafts[place] = _with_event(draft, item.offset, event_bytes(item))
+        self._effects.events.append(JournalEvent(*msgspec.structs.astuple(item)))
+
     # -- events
 
     def _draft(self, place: Partition) -> PartitionStanding:
@@ -326,42 +352,6 @@ class EntryPlan(BatchPlanner):
         self._set(self._versions, place, ABSENT if value is None else self._version)
         self._effects.records.append(JournalRecord(space, key, self._version, None if value is None else bytes(value)))
         return self._version
-
-
-def restoring(log_state: MongoLogState, items: Sequence[Restorable]) -> Body:
-    """The entry that stores what another engine gave out. Raises `Refused`."""
-    effects = Effects()
-    drafts: dict[Partition, PartitionStanding] = {}
-    version = log_state.version
-    for item in items:
-        if isinstance(item, KeptRecord):
-            effects.records.append(JournalRecord(item.space, item.key, item.version, item.value))
-            version = max(version, item.version)
-        elif isinstance(item, Mark):
-            effects.marks.append(JournalMark(*msgspec.structs.astuple(item)))
-        else:
-            _restore_into(log_state, drafts, item, effects)
-    if fault := _too_large(effects):
-        raise fault
-    return Body([effects], list(drafts.values()), version)
-
-
-def _restore_into(
-    log_state: MongoLogState,
-    drafts: dict[Partition, PartitionStanding],
-    item: StoredEvent | KeptTail,
-    effects: Effects,
-) -> None:
-    place = (item.topic, item.partition)
-    draft = drafts.get(place) or log_state.standing(place)
-    if isinstance(item, KeptTail):
-        tail = max(draft.tail, item.tail)
-        drafts[place] = PartitionStanding(*place, tail, draft.events, draft.bytes, draft.below)
-        return
-    if item.offset <= draft.tail:
-        raise Refused(f"offset {item.offset} of {item.topic!r} is not above the tail {draft.tail}")
-    drafts[place] = _with_event(draft, item.offset, event_bytes(item))
-    effects.events.append(JournalEvent(*msgspec.structs.astuple(item)))
 
 
 def groups_of(batches: Sequence[Batch]) -> list[Sequence[Batch]]:
