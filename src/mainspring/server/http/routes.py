@@ -33,22 +33,14 @@ NO_ROUTE: Final = "(none)"
 CLIENT_LEFT: Final = 499  # before it had its answer
 
 
+@node.operation("GET /openapi.json", gives("OpenAPI 3.1.", {"type": "object"}))
 async def show_openapi(_: Call) -> bytes:
     """This document."""
     return openapi_text()
 
 
-OPERATIONS: Final = (
-    *topics.OPERATIONS,
-    *events.OPERATIONS,
-    *groups.OPERATIONS,
-    *dead_letters.OPERATIONS,
-    *schedules.OPERATIONS,
-    *schemas.OPERATIONS,
-    *messages.OPERATIONS,
-    *node.OPERATIONS,
-    Operation("GET /openapi.json", show_openapi, gives("OpenAPI 3.1.", {"type": "object"}), tag="node"),
-)
+_MODULES: Final = (topics, events, groups, dead_letters, schedules, schemas, messages, node)
+OPERATIONS: Final = tuple(operation for module in _MODULES for operation in module.operation)
 
 
 def openapi_document() -> dict[str, Any]:

@@ -1,14 +1,17 @@
 """The vocabulary of the table of operations: one `Operation` is one thing a client can do over HTTP.
 
-An operation is written once, next to its handler, and used twice: `routes.py` routes by it, `openapi.py` describes it.
+An operation is written once, above its handler, and used twice: `routes.py` routes by it, `openapi.py` describes it.
 There is no second list that could forget a route, and no route that could miss its description.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol, TypeVar, get_type_hints
+
+import msgspec
 
 from mainspring.server.http.call import JSON, Call
 
@@ -19,6 +22,7 @@ Schema = dict[str, Any]
 Model = type | tuple[type, ...] | Schema
 NATURAL: Final[Schema] = {"type": "integer", "minimum": 0}
 POSITIVE: Final[Schema] = {"type": "integer", "minimum": 1}
+_NAME: Final[Schema] = {"type": "string", "maxLength": 255}
 
 
 class OperationHandler(Protocol):
@@ -29,15 +33,37 @@ class OperationHandler(Protocol):
     def __call__(self, call: Call, /) -> Awaitable[Any]: ...
 
 
+H = TypeVar("H", bound=OperationHandler)
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A query parameter or header. Path parameters are described once, in `PATH_PARAMETERS`."""
+    """A query parameter or header, or a piece of a path."""
 
     name: str
     description: str
     schema: Schema = field(default_factory=lambda: {"type": "string"})
     place: str = "query"
-    required: bool = False
+
+    @property
+    def pattern(self) -> str:
+        """What it matches in a path."""
+        return r"\d+" if self.schema["type"] == "integer" else "[^/]+"
+
+
+# A name may hold slashes; percent-encoded they are never ambiguous. Below /topics plain ones are understood too: there
+# every path that goes on after the topic is looked at first.
+PATH_PARAMETERS: Final = {
+    each.name: each
+    for each in (
+        Parameter("topic", "A topic's name. Percent-encode it: `a/b` is `a%2Fb`.", _NAME, "path"),
+        Parameter("group", "A group's name, percent-encoded: `a/b` is `a%2Fb`.", _NAME, "path"),
+        Parameter("schedule", "A schedule's name, percent-encoded.", _NAME, "path"),
+        Parameter("version", "A version of the topic's schema.", POSITIVE, "path"),
+        Parameter("partition", "A partition of the topic.", NATURAL, "path"),
+        Parameter("offset", "An offset in the partition.", POSITIVE, "path"),
+    )
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +89,9 @@ class Success:
     contents: tuple[BodyContent, ...] = ()
 
 
-def gives(description: str, *contents: BodyContent | Model, status: int = 200) -> tuple[Success, ...]:
+def gives(description: str, *contents: BodyContent | Model, status: int = 200) -> Success:
     """One success. What is not a BodyContent is what a JSON body holds."""
-    return (Success(status, description, takes(*contents)),)
+    return Success(status, description, takes(*contents))
 
 
 def takes(*contents: BodyContent | Model) -> tuple[BodyContent, ...]:
@@ -73,9 +99,14 @@ def takes(*contents: BodyContent | Model) -> tuple[BodyContent, ...]:
     return tuple(each if isinstance(each, BodyContent) else BodyContent(JSON, each) for each in contents)
 
 
+def described(name: str, text: str, **members: Any) -> type:
+    """A type for the document alone: what is sent is plain data with these members."""
+    return msgspec.defstruct(name, list(members.items()), namespace={"__doc__": text})
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One method on one path, like `GET /topics/{topic}`. `errors` are the statuses it can refuse with.
+    """One method on one path, like `GET /topics/{topic}`.
 
     Its name and its summary are the handler's: `show_topic` is `showTopic`, and the summary the docstring's first line.
     """
@@ -83,13 +114,13 @@ class Operation:
     route: str
     handler: OperationHandler
     answers: tuple[Success, ...]
+    tag: str  # what it is about
     parameters: tuple[Parameter, ...] = ()
     body: tuple[BodyContent, ...] = ()
     body_required: bool = True
-    errors: tuple[int, ...] = ()
+    errors: tuple[int, ...] = ()  # statuses it can refuse with, besides those of `refusals`
     needs_token: bool = True  # on a node that has tokens
     lasts: bool = False  # the answer goes on until one side ends it
-    tag: str = ""  # what it is about; see `tagged`
 
     @property
     def method(self) -> str:
@@ -101,6 +132,18 @@ class Operation:
         return self.route.partition(" ")[2]
 
     @property
+    def all_parameters(self) -> list[Parameter]:
+        """Those of the path, and the others."""
+        return [*(PATH_PARAMETERS[name] for name in re.findall(r"\{(\w+)\}", self.path)), *self.parameters]
+
+    @property
+    def refusals(self) -> list[int]:
+        """Every status it can refuse with: its own, and what a body, a parameter or any request may be refused with."""
+        can_misread = self.parameters or any(each.schema["type"] == "integer" for each in self.all_parameters)
+        of_input = (400, 413, 415) if self.body else (400,) if can_misread else ()
+        return sorted({*self.errors, *of_input, 401, 403, 500})
+
+    @property
     def name(self) -> str:
         first, *others = self.handler.__name__.split("_")
         return first + "".join(word.capitalize() for word in others)
@@ -110,31 +153,24 @@ class Operation:
         return (self.handler.__doc__ or "").partition("\n")[0].rstrip(".")
 
 
-def tagged(tag: str, *operations: Operation) -> tuple[Operation, ...]:
-    """The operations of one module: all of them are about one thing."""
-    return tuple(replace(operation, tag=tag) for operation in operations)
+class Operations(list[Operation]):
+    """The operations about one thing, in the order in which they are declared."""
+
+    def __init__(self, tag: str) -> None:
+        super().__init__()
+        self._tag = tag
+
+    def __call__(self, route: str, *answers: str | Success, **options: Any) -> Callable[[H], H]:
+        """Declare the operation that a handler does. A text describes an answer of the type that it returns."""
+
+        def declare(handler: H) -> H:
+            ways = [each if isinstance(each, Success) else gives(each, _returned(handler)) for each in answers]
+            self.append(Operation(route, handler, tuple(ways), self._tag, **options))
+            return handler
+
+        return declare
 
 
-@dataclass(frozen=True, slots=True)
-class PathParameter:
-    """A piece of a path: what it may match there, and what it means."""
-
-    pattern: str
-    description: str
-    schema: Schema
-
-
-# A name may hold slashes; percent-encoded they are never ambiguous. Below /topics plain ones are understood too: there
-# every path that goes on after the topic is looked at first.
-PATH_PARAMETERS: Final[dict[str, PathParameter]] = {
-    "topic": PathParameter(
-        "[^/]+", "A topic's name. Percent-encode it: `a/b` is `a%2Fb`.", {"type": "string", "maxLength": 255}
-    ),
-    "group": PathParameter(
-        "[^/]+", "A group's name, percent-encoded: `a/b` is `a%2Fb`.", {"type": "string", "maxLength": 255}
-    ),
-    "schedule": PathParameter("[^/]+", "A schedule's name, percent-encoded.", {"type": "string", "maxLength": 255}),
-    "version": PathParameter(r"\d+", "A version of the topic's schema.", {"type": "integer", "minimum": 1}),
-    "partition": PathParameter(r"\d+", "A partition of the topic.", {"type": "integer", "minimum": 0}),
-    "offset": PathParameter(r"\d+", "An offset in the partition.", {"type": "integer", "minimum": 1}),
-}
+def _returned(handler: OperationHandler) -> type:
+    model: type = get_type_hints(handler)["return"]
+    return model

@@ -6,7 +6,6 @@ by the operations. So the document says what the node does, not what somebody re
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, Final
@@ -14,9 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.server.http.problem import PROBLEM_TYPE, ProblemDocument
-from mainspring.server.http.table import PATH_PARAMETERS, BodyContent, Operation, Schema
+from mainspring.server.http.table import BodyContent, Operation, Parameter, Schema
 
-_ALWAYS_POSSIBLE: Final = (401, 403, 500)
 _REF: Final = "#/components/schemas/{name}"
 _TAGS: Final = {
     "topics": "Topics: what they are called, how many partitions they have, where they begin and end.",
@@ -78,39 +76,25 @@ def _describe(operation: Operation, ref_of: dict[type, Schema]) -> dict[str, Any
         "operationId": operation.name,
         "summary": operation.summary,
         "tags": [operation.tag],
-        "parameters": _parameters(operation),
+        "parameters": [_parameter(each) for each in operation.all_parameters],
         "responses": _responses(operation, ref_of),
     }
     if operation.body:
         described["requestBody"] = {
             "required": operation.body_required,
-            "content": {content.media_type: {"schema": _schema(content, ref_of)} for content in operation.body},
+            "content": _content(operation.body, ref_of),
         }
     return described
 
 
-def _parameters(operation: Operation) -> list[dict[str, Any]]:
-    in_path = [
-        {
-            "name": name,
-            "in": "path",
-            "required": True,
-            "description": PATH_PARAMETERS[name].description,
-            "schema": PATH_PARAMETERS[name].schema,
-        }
-        for name in re.findall(r"\{(\w+)\}", operation.path)
-    ]
-    others = [
-        {
-            "name": parameter.name,
-            "in": parameter.place,
-            "required": parameter.required,
-            "description": parameter.description,
-            "schema": parameter.schema,
-        }
-        for parameter in operation.parameters
-    ]
-    return in_path + others
+def _parameter(parameter: Parameter) -> dict[str, Any]:
+    return {
+        "name": parameter.name,
+        "in": parameter.place,
+        "required": parameter.place == "path",
+        "description": parameter.description,
+        "schema": parameter.schema,
+    }
 
 
 def _responses(operation: Operation, ref_of: dict[type, Schema]) -> dict[str, Any]:
@@ -118,17 +102,19 @@ def _responses(operation: Operation, ref_of: dict[type, Schema]) -> dict[str, An
     for answer in operation.answers:
         described: dict[str, Any] = {"description": answer.description}
         if answer.contents:
-            described["content"] = {
-                content.media_type: {"schema": _schema(content, ref_of)} for content in answer.contents
-            }
+            described["content"] = _content(answer.contents, ref_of)
         answers[str(answer.status)] = described
-    for status in sorted({*operation.errors, *_ALWAYS_POSSIBLE}):
+    for status in operation.refusals:
         if str(status) not in answers:
             answers[str(status)] = {
                 "description": HTTPStatus(status).phrase,
                 "content": {PROBLEM_TYPE: {"schema": ref_of[ProblemDocument]}},
             }
     return answers
+
+
+def _content(contents: Iterable[BodyContent], ref_of: dict[type, Schema]) -> dict[str, Any]:
+    return {content.media_type: {"schema": _schema(content, ref_of)} for content in contents}
 
 
 def _schema(content: BodyContent, ref_of: dict[type, Schema]) -> Schema:

@@ -13,7 +13,7 @@ import msgspec
 
 from mainspring.bus import DeadLetter, Forbidden, Published, UnknownEvent
 from mainspring.server.http.call import MAX_INTEGER, Call, decode_body
-from mainspring.server.http.table import NATURAL, POSITIVE, Operation, Parameter, gives, tagged, takes
+from mainspring.server.http.table import NATURAL, POSITIVE, Operations, Parameter, described, gives, takes
 
 SUFFIX: Final = ".DLQ"
 PAGE: Final = 256
@@ -21,6 +21,8 @@ DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000  # a page is held in memory as a whole
 
 Offset = Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]
+
+operation: Final = Operations("dead letters")
 
 
 class DeadLetterTopic(msgspec.Struct, frozen=True, rename="camel"):
@@ -33,10 +35,9 @@ class DeadLetterTopic(msgspec.Struct, frozen=True, rename="camel"):
     at_most: int
 
 
-class DeadLetterTopics(msgspec.Struct, frozen=True):
-    """Topics that have, or had, dead letters."""
-
-    topics: list[DeadLetterTopic]
+DeadLetterTopics = described(
+    "DeadLetterTopics", "Topics that have, or had, dead letters.", topics=list[DeadLetterTopic]
+)
 
 
 class DeadLetterPage(msgspec.Struct, frozen=True):
@@ -65,7 +66,8 @@ class RedriveReport(msgspec.Struct, frozen=True):
     published: list[Published]
 
 
-async def list_dead_letter_topics(call: Call) -> DeadLetterTopics:
+@operation("GET /dlq", gives("The topics, by name.", DeadLetterTopics))
+async def list_dead_letter_topics(call: Call) -> dict[str, list[DeadLetterTopic]]:
     """Topics that have dead letters.
 
     Only those that the caller may read.
@@ -80,7 +82,7 @@ async def list_dead_letter_topics(call: Call) -> DeadLetterTopics:
             for place in await call.bus.groups.offsets(config.topic)
             if place.tail
         )
-    return DeadLetterTopics(found)
+    return {"topics": found}
 
 
 async def _may_read(call: Call, topic: str) -> bool:
@@ -96,6 +98,18 @@ async def _check_read(call: Call, topic: str) -> None:
     await call.check("subscribe", topic + SUFFIX)
 
 
+@operation(
+    "GET /dlq/{topic}",
+    "The dead letters.",
+    parameters=(
+        Parameter("offset", "Begin at this offset of the dead-letter topic.", NATURAL),
+        Parameter("limit", "At most so many.", {**POSITIVE, "maximum": MAX_LIMIT}),
+        Parameter("group", "Only those this group gave up on."),
+        Parameter("key", "Only those with this key."),
+        Parameter("reason", "Only those whose reason contains this text."),
+    ),
+    errors=(404,),
+)
 async def list_dead_letters(call: Call) -> DeadLetterPage:
     """Dead letters of one topic, oldest first.
 
@@ -110,12 +124,20 @@ async def list_dead_letters(call: Call) -> DeadLetterPage:
     return DeadLetterPage(found[:limit], found[limit].offset if len(found) > limit else msgspec.UNSET)
 
 
+@operation("GET /dlq/{topic}/{offset}", "The dead letter.", errors=(404,))
 async def show_dead_letter(call: Call) -> DeadLetter:
     """One dead letter."""
     await _check_read(call, call.topic)
     return await call.bus.dead_letters.get(call.topic, call.path_integer("offset"))
 
 
+@operation(
+    "POST /dlq/{topic}/redrive",
+    "Where they went.",
+    body=takes(RedriveBody),
+    body_required=False,
+    errors=(404, 429, 503),
+)
 async def redrive(call: Call) -> RedriveReport:
     """Send dead letters to their topic again.
 
@@ -157,31 +179,3 @@ def _fits(letter: DeadLetter, wanted: RedriveBody) -> bool:
         and (wanted.reason is None or wanted.reason in letter.reason)
         and (wanted.before is None or letter.ts < wanted.before)
     )
-
-
-OPERATIONS: Final = tagged(
-    "dead letters",
-    Operation("GET /dlq", list_dead_letter_topics, gives("The topics, by name.", DeadLetterTopics)),
-    Operation(
-        "GET /dlq/{topic}",
-        list_dead_letters,
-        gives("The dead letters.", DeadLetterPage),
-        parameters=(
-            Parameter("offset", "Begin at this offset of the dead-letter topic.", NATURAL),
-            Parameter("limit", "At most so many.", {**POSITIVE, "maximum": MAX_LIMIT}),
-            Parameter("group", "Only those this group gave up on."),
-            Parameter("key", "Only those with this key."),
-            Parameter("reason", "Only those whose reason contains this text."),
-        ),
-        errors=(400, 404),
-    ),
-    Operation("GET /dlq/{topic}/{offset}", show_dead_letter, gives("The dead letter.", DeadLetter), errors=(400, 404)),
-    Operation(
-        "POST /dlq/{topic}/redrive",
-        redrive,
-        gives("Where they went.", RedriveReport),
-        body=takes(RedriveBody),
-        body_required=False,
-        errors=(400, 404, 413, 415, 429, 503),
-    ),
-)

@@ -54,10 +54,9 @@ from mainspring.server.http.table import (
     NDJSON,
     POSITIVE,
     BodyContent,
-    Operation,
+    Operations,
     Parameter,
     gives,
-    tagged,
     takes,
 )
 from mainspring.telemetry import tracing
@@ -73,6 +72,27 @@ RECONNECT_MS: Final = 1_000  # soon enough to feel live, late enough not to stor
 _LAST_EVENT_ID: Final = "Last-Event-ID"
 SSE_HEARTBEAT: Final = b":\n\n"  # a comment: keeps proxies from giving up, and finds readers that are gone
 _CURSOR: Final = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*\Z", re.ASCII)
+
+operation: Final = Operations("events")
+
+_CLOUDEVENT_SCHEMA: Final = {
+    "type": "object",
+    "description": "A CloudEvent 1.0 in the JSON format.",
+    "required": ["specversion", "id", "source", "type"],
+    "properties": {
+        "specversion": {"const": "1.0"},
+        "id": {"type": "string", "minLength": 1},
+        "source": {"type": "string", "minLength": 1},
+        "type": {"type": "string", "minLength": 1},
+        "subject": {"type": "string", "minLength": 1},
+        "time": {"type": "string", "format": "date-time"},
+        "datacontenttype": {"type": "string"},
+        "dataschema": {"type": "string"},
+        "partitionkey": {"type": "string", "minLength": 1, "description": "Becomes the event's key."},
+        "data": {"description": "Becomes the event's payload."},
+        "data_base64": {"type": "string", "contentEncoding": "base64"},
+    },
+}
 
 
 # --- publishing ---
@@ -103,6 +123,23 @@ class PublishedBatch(msgspec.Struct, frozen=True):
     ids: list[str]
 
 
+@operation(
+    "POST /topics/{topic}/events",
+    gives(
+        "Stored durably: where it went, also when the same id was published before.",
+        (Published, PublishedBatch),
+        status=201,
+    ),
+    body=takes(
+        EventBody,
+        BodyContent(
+            NDJSON, {"type": "string", "description": "One such object per line. All of them are stored, or none."}
+        ),
+        BodyContent(cloudevents.STRUCTURED, _CLOUDEVENT_SCHEMA),
+        BodyContent(cloudevents.BATCHED, {"type": "array", "items": _CLOUDEVENT_SCHEMA}),
+    ),
+    errors=(409, 422, 429, 503),
+)
 async def publish(call: Call) -> web.Response:
     """Publish one event, a batch of lines, or CloudEvents (also in binary mode, by `ce-` headers).
 
@@ -266,6 +303,28 @@ class Range:
         return self.to_ms is None or event.ts < self.to_ms
 
 
+@operation(
+    "GET /topics/{topic}/events",
+    gives(
+        "The events.",
+        BodyContent(JSON, StoredEventPage),
+        BodyContent(NDJSON, {"type": "string", "description": "One envelope per line."}),
+        BodyContent(cloudevents.BATCHED, {"type": "array", "items": {"type": "object"}}),
+    ),
+    parameters=(
+        Parameter("partition", "Only this partition; without it all, one after the other.", NATURAL),
+        Parameter("offset", "Begin at this offset; 0 and 1 are the beginning. Belongs to one partition.", NATURAL),
+        Parameter("from", "Begin at this moment: epoch milliseconds or RFC 3339."),
+        Parameter("to", "End before this moment: epoch milliseconds or RFC 3339."),
+        Parameter("cursor", "Go on behind the answer that gave this cursor."),
+        Parameter(
+            "limit",
+            f"At most so many events. {DEFAULT_LIMIT} for JSON and CloudEvents; NDJSON has no limit of its own.",
+            POSITIVE,
+        ),
+    ),
+    errors=(404, 406),
+)
 async def read_events(call: Call) -> web.StreamResponse:
     """Stored events by offset, time or cursor; as JSON, NDJSON or CloudEvents."""
     form = call.accepted_type(tuple(_ENCODINGS))
@@ -292,6 +351,11 @@ async def read_events(call: Call) -> web.StreamResponse:
     return response
 
 
+@operation(
+    "GET /topics/{topic}/events/{partition}/{offset}",
+    gives("The event.", BodyContent(JSON, StoredEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
+    errors=(404, 406),
+)
 async def read_event(call: Call) -> web.Response:
     """The event at one offset; as JSON or as a CloudEvent.
 
@@ -382,6 +446,24 @@ async def _pages(call: Call, wanted: Range) -> AsyncIterator[list[StoredEvent]]:
 # --- following ---
 
 
+@operation(
+    "GET /topics/{topic}/stream",
+    gives(
+        "An endless stream. The id of each message is a cursor; its data is an envelope.",
+        BodyContent(EVENT_STREAM, {"type": "string"}),
+    ),
+    parameters=(
+        Parameter("from", "Where to begin: `latest` (default), `beginning`, epoch milliseconds or RFC 3339."),
+        Parameter("cursor", "Go on behind this cursor."),
+        Parameter(
+            _LAST_EVENT_ID,
+            "Go on behind this cursor; browsers send it by themselves, and it wins.",
+            place="header",
+        ),
+    ),
+    errors=(404,),
+    lasts=True,
+)
 async def stream_events(call: Call) -> web.StreamResponse:
     """Events as they are published, as server-sent events."""
     call.bus.topics.get(call.topic)  # raises UnknownTopic
@@ -476,97 +558,3 @@ def sse_message(data: bytes, id: bytes) -> bytes:
     """
     lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     return b"id: " + id + b"\ndata: " + b"\ndata: ".join(lines) + b"\n\n"
-
-
-# --- the operations ---
-
-_CLOUDEVENT_SCHEMA: Final = {
-    "type": "object",
-    "description": "A CloudEvent 1.0 in the JSON format.",
-    "required": ["specversion", "id", "source", "type"],
-    "properties": {
-        "specversion": {"const": "1.0"},
-        "id": {"type": "string", "minLength": 1},
-        "source": {"type": "string", "minLength": 1},
-        "type": {"type": "string", "minLength": 1},
-        "subject": {"type": "string", "minLength": 1},
-        "time": {"type": "string", "format": "date-time"},
-        "datacontenttype": {"type": "string"},
-        "dataschema": {"type": "string"},
-        "partitionkey": {"type": "string", "minLength": 1, "description": "Becomes the event's key."},
-        "data": {"description": "Becomes the event's payload."},
-        "data_base64": {"type": "string", "contentEncoding": "base64"},
-    },
-}
-
-RANGE_PARAMETERS: Final = (
-    Parameter("partition", "Only this partition; without it all, one after the other.", NATURAL),
-    Parameter("offset", "Begin at this offset; 0 and 1 are the beginning. Belongs to one partition.", NATURAL),
-    Parameter("from", "Begin at this moment: epoch milliseconds or RFC 3339."),
-    Parameter("to", "End before this moment: epoch milliseconds or RFC 3339."),
-    Parameter("cursor", "Go on behind the answer that gave this cursor."),
-    Parameter(
-        "limit",
-        f"At most so many events. {DEFAULT_LIMIT} for JSON and CloudEvents; NDJSON has no limit of its own.",
-        POSITIVE,
-    ),
-)
-
-OPERATIONS: Final = tagged(
-    "events",
-    Operation(
-        "POST /topics/{topic}/events",
-        publish,
-        gives(
-            "Stored durably: where it went, also when the same id was published before.",
-            (Published, PublishedBatch),
-            status=201,
-        ),
-        body=takes(
-            EventBody,
-            BodyContent(
-                NDJSON, {"type": "string", "description": "One such object per line. All of them are stored, or none."}
-            ),
-            BodyContent(cloudevents.STRUCTURED, _CLOUDEVENT_SCHEMA),
-            BodyContent(cloudevents.BATCHED, {"type": "array", "items": _CLOUDEVENT_SCHEMA}),
-        ),
-        errors=(400, 409, 413, 415, 422, 429, 503),
-    ),
-    Operation(
-        "GET /topics/{topic}/events",
-        read_events,
-        gives(
-            "The events.",
-            BodyContent(JSON, StoredEventPage),
-            BodyContent(NDJSON, {"type": "string", "description": "One envelope per line."}),
-            BodyContent(cloudevents.BATCHED, {"type": "array", "items": {"type": "object"}}),
-        ),
-        parameters=RANGE_PARAMETERS,
-        errors=(400, 404, 406),
-    ),
-    Operation(
-        "GET /topics/{topic}/events/{partition}/{offset}",
-        read_event,
-        gives("The event.", BodyContent(JSON, StoredEnvelope), BodyContent(cloudevents.STRUCTURED, {"type": "object"})),
-        errors=(400, 404, 406),
-    ),
-    Operation(
-        "GET /topics/{topic}/stream",
-        stream_events,
-        gives(
-            "An endless stream. The id of each message is a cursor; its data is an envelope.",
-            BodyContent(EVENT_STREAM, {"type": "string"}),
-        ),
-        parameters=(
-            Parameter("from", "Where to begin: `latest` (default), `beginning`, epoch milliseconds or RFC 3339."),
-            Parameter("cursor", "Go on behind this cursor."),
-            Parameter(
-                _LAST_EVENT_ID,
-                "Go on behind this cursor; browsers send it by themselves, and it wins.",
-                place="header",
-            ),
-        ),
-        errors=(400, 404),
-        lasts=True,
-    ),
-)

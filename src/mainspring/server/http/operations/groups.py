@@ -14,10 +14,12 @@ from aiohttp import web
 from mainspring.bus import GroupInfo, Start, UnknownGroup
 from mainspring.bus.groups import LeaseView
 from mainspring.server.http.call import MAX_INTEGER, Call
-from mainspring.server.http.table import POSITIVE, Operation, Parameter, gives, tagged, takes
+from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
 
 DEFAULT_LEASES: Final = 200
 MAX_LEASES: Final = 1_000
+
+operation: Final = Operations("groups")
 
 
 class GroupPartition(msgspec.Struct, frozen=True):
@@ -40,10 +42,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     partitions: list[GroupPartition]
 
 
-class GroupListing(msgspec.Struct, frozen=True):
-    """Groups by topic and name."""
-
-    groups: list[GroupStatus]
+GroupListing = described("GroupListing", "Groups by topic and name.", groups=list[GroupStatus])
 
 
 class GroupLeases(msgspec.Struct, frozen=True):
@@ -78,7 +77,13 @@ def _status(info: GroupInfo) -> GroupStatus:
     )
 
 
-async def list_groups(call: Call) -> GroupListing:
+@operation(
+    "GET /groups",
+    gives("The groups, by topic and name.", GroupListing),
+    parameters=(Parameter("topic", "Only groups of this topic."),),
+    errors=(404,),
+)
+async def list_groups(call: Call) -> dict[str, list[GroupStatus]]:
     """Groups, of one topic or of all."""
     topic = call.request.query.get("topic")
     if topic is not None:
@@ -86,9 +91,10 @@ async def list_groups(call: Call) -> GroupListing:
     groups = call.bus.groups.infos(topic)
     visible = await call.readable({info.topic for info in groups})
     shown = [_status(info) for info in groups if info.topic in visible]
-    return GroupListing(sorted(shown, key=lambda each: (each.topic, each.group)))
+    return {"groups": sorted(shown, key=lambda each: (each.topic, each.group))}
 
 
+@operation("GET /groups/{topic}/{group}", "The group.", errors=(404,))
 async def show_group(call: Call) -> GroupStatus:
     """Where one group stands."""
     group = call.request.match_info["group"]
@@ -99,22 +105,13 @@ async def show_group(call: Call) -> GroupStatus:
     raise _unknown(group)
 
 
-async def list_leases(call: Call) -> GroupLeases:
-    """What the members of a group hold or must get again."""
-    name = call.request.match_info["group"]
-    await call.check("subscribe")
-    group = call.bus.topics.get(call.topic).groups.get(name)
-    if group is None:
-        raise _unknown(name)
-    limit = call.integer("limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
-    members = call.bus.groups.info(group).members  # on all nodes
-    return GroupLeases(call.topic, name, members, group.leases(call.bus.clock, limit))
-
-
 def _unknown(group: str) -> UnknownGroup:
     return UnknownGroup(f"the topic has no group {group!r}", remedy="GET /groups lists the groups there are")
 
 
+@operation(
+    "POST /groups/{topic}/{group}/seek", "Where the group stands now.", body=takes(SeekBody), errors=(404, 409, 503)
+)
 async def seek_group(call: Call) -> GroupStatus:
     """Move a group to another place.
 
@@ -127,6 +124,7 @@ async def seek_group(call: Call) -> GroupStatus:
     return _status(await call.bus.groups.seek(call.topic, group, start, partition=wanted.partition))
 
 
+@operation("DELETE /groups/{topic}/{group}", gives("Forgotten.", status=204), errors=(404, 409, 503))
 async def delete_group(call: Call) -> web.Response:
     """Forget a group that has no members."""
     group = call.request.match_info["group"]
@@ -135,29 +133,19 @@ async def delete_group(call: Call) -> web.Response:
     return web.Response(status=204)
 
 
-OPERATIONS: Final = tagged(
-    "groups",
-    Operation(
-        "GET /groups",
-        list_groups,
-        gives("The groups, by topic and name.", GroupListing),
-        parameters=(Parameter("topic", "Only groups of this topic."),),
-        errors=(400, 404),
-    ),
-    Operation("GET /groups/{topic}/{group}", show_group, gives("The group.", GroupStatus), errors=(404,)),
-    Operation(
-        "POST /groups/{topic}/{group}/seek",
-        seek_group,
-        gives("Where the group stands now.", GroupStatus),
-        body=takes(SeekBody),
-        errors=(400, 404, 409, 413, 415, 503),
-    ),
-    Operation("DELETE /groups/{topic}/{group}", delete_group, gives("Forgotten.", status=204), errors=(404, 409, 503)),
-    Operation(
-        "GET /groups/{topic}/{group}/leases",
-        list_leases,
-        gives("The events, by partition and offset.", GroupLeases),
-        parameters=(Parameter("limit", f"At most so many of each partition; {DEFAULT_LEASES} by default.", POSITIVE),),
-        errors=(400, 404),
-    ),
+@operation(
+    "GET /groups/{topic}/{group}/leases",
+    "The events, by partition and offset.",
+    parameters=(Parameter("limit", f"At most so many of each partition; {DEFAULT_LEASES} by default.", POSITIVE),),
+    errors=(404,),
 )
+async def list_leases(call: Call) -> GroupLeases:
+    """What the members of a group hold or must get again."""
+    name = call.request.match_info["group"]
+    await call.check("subscribe")
+    group = call.bus.topics.get(call.topic).groups.get(name)
+    if group is None:
+        raise _unknown(name)
+    limit = call.integer("limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
+    members = call.bus.groups.info(group).members  # on all nodes
+    return GroupLeases(call.topic, name, members, group.leases(call.bus.clock, limit))

@@ -23,7 +23,7 @@ from mainspring.kernel import HeaderView, Inspector, Kernel
 from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
 from mainspring.server.http.call import Call, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
-from mainspring.server.http.table import POSITIVE, Operation, Parameter, gives, tagged, takes
+from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
 from mainspring.telemetry import tracing
 
 DEFAULT_LIMIT: Final = 100
@@ -31,6 +31,8 @@ MAX_LIMIT: Final = 1_000
 LONGEST_TIMEOUT_MS: Final = 600_000  # longer than any proxy keeps a silent request open
 
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+
+operation: Final = Operations("messages")
 
 
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -72,10 +74,7 @@ class MessageProblem(ProblemDocument, frozen=True, omit_defaults=True):
     error: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-class RecentMessages(msgspec.Struct, frozen=True):
-    """Headers of messages, newest first."""
-
-    messages: list[HeaderView]
+RecentMessages = described("RecentMessages", "Headers of messages, newest first.", messages=list[HeaderView])
 
 
 def may_command(who: Who) -> bool:
@@ -99,6 +98,12 @@ def kernel_of(call: Call) -> Kernel:
     return call.kernel
 
 
+@operation(
+    "POST /messages",
+    gives("The reply message.", MessageReply),
+    body=takes(MessageBody),
+    errors=(404, 409, 422, 503, 504),
+)
 async def send_message(call: Call) -> web.Response:
     """Send the kernel a command or a query."""
     wanted = await call.json(MessageBody, call.max_event_bytes)
@@ -143,32 +148,19 @@ def _code(type: str) -> str:
     return _WORDS.sub("_", name).lower() if owner == "Sys" else "refused"
 
 
-async def list_messages(call: Call) -> RecentMessages:
+@operation(
+    "GET /messages",
+    gives("The headers.", RecentMessages),
+    parameters=(
+        Parameter("text", "Only messages whose type, id or correlation holds this."),
+        Parameter("kind", "Only messages of this kind."),
+        Parameter("before", "Only messages older than the one with this id."),
+        Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", POSITIVE),
+    ),
+    errors=(503,),
+)
+async def list_messages(call: Call) -> dict[str, list[HeaderView]]:
     """Headers of the messages that passed lately, newest first."""
     limit = call.integer("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
     filters = {name: call.request.query.get(name, "") for name in ("text", "kind", "before")}
-    return RecentMessages(Inspector(kernel_of(call)).messages(limit=limit, **filters))
-
-
-OPERATIONS: Final = tagged(
-    "messages",
-    Operation(
-        "POST /messages",
-        send_message,
-        gives("The reply message.", MessageReply),
-        body=takes(MessageBody),
-        errors=(400, 404, 409, 413, 415, 422, 503, 504),
-    ),
-    Operation(
-        "GET /messages",
-        list_messages,
-        gives("The headers.", RecentMessages),
-        parameters=(
-            Parameter("text", "Only messages whose type, id or correlation holds this."),
-            Parameter("kind", "Only messages of this kind."),
-            Parameter("before", "Only messages older than the one with this id."),
-            Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", POSITIVE),
-        ),
-        errors=(400, 503),
-    ),
-)
+    return {"messages": Inspector(kernel_of(call)).messages(limit=limit, **filters)}

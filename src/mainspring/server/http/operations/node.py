@@ -25,9 +25,11 @@ from mainspring.server.health import NodeParts, readiness, stuck_ms
 from mainspring.server.http.call import Call
 from mainspring.server.http.operations.messages import may_command
 from mainspring.server.http.problem import problem_response
-from mainspring.server.http.table import BodyContent, Operation, gives, tagged
+from mainspring.server.http.table import BodyContent, Operations, gives
 
 SHOWN_REQUESTS: Final = 200
+
+operation: Final = Operations("node")
 
 
 class CallerView(msgspec.Struct, frozen=True):
@@ -121,6 +123,7 @@ def _blocked(node: NodeParts, *, with_code: bool) -> list[BlockedView]:
     return [] if node.watchdog is None else [view(each) for each in reversed(node.watchdog.blocked)]
 
 
+@operation("GET /node", "The node.")
 async def show_node(call: Call) -> NodeDetails:
     """What the node is doing now: loop, kernel, actors, open requests, faults."""
     kernel, node = call.kernel, call.face.node
@@ -138,6 +141,7 @@ async def show_node(call: Call) -> NodeDetails:
     )
 
 
+@operation("GET /nodes", "The nodes, this one too.")
 async def show_nodes(call: Call) -> Nodes:
     """The nodes that share this node's log.
 
@@ -157,6 +161,7 @@ async def _engine(node: NodeParts) -> EngineView | None:
     return EngineView(log.engine.name, log.shared, found.durable, found.statement)
 
 
+@operation("GET /stats", "The numbers.")
 async def show_stats(call: Call) -> Stats:
     """Counters since the node started, and gauges of now."""
     stats = call.bus.stats()
@@ -165,6 +170,7 @@ async def show_stats(call: Call) -> Stats:
     return msgspec.structs.replace(stats, by_topic=shown)
 
 
+@operation("GET /metrics", gives("The numbers.", BodyContent("text/plain", {"type": "string"})))
 async def show_metrics(call: Call) -> web.Response:
     """The numbers in Prometheus' text format."""
     from mainspring.server.metrics import exposition
@@ -186,6 +192,7 @@ class Ready(msgspec.Struct, frozen=True):
     status: Literal["ready"] = "ready"
 
 
+@operation("GET /healthz", gives("It does.", Health), errors=(503,), needs_token=False)
 async def show_health(call: Call) -> Health | web.Response:
     """Whether the process answers and its loop turns.
 
@@ -197,6 +204,7 @@ async def show_health(call: Call) -> Health | web.Response:
     return problem_response(503, "stuck", f"The loop has not turned for {waited_ms} ms.", "Restart the node.")
 
 
+@operation("GET /readyz", gives("It does.", Ready), errors=(503,), needs_token=False)
 async def show_readiness(call: Call) -> Ready | web.Response:
     """Whether the node takes requests.
 
@@ -206,14 +214,3 @@ async def show_readiness(call: Call) -> Ready | web.Response:
     if found.ready:
         return Ready()
     return problem_response(503, "unavailable", f"The node takes no requests: {found.reason}.", "Try again later.")
-
-
-OPERATIONS: Final = tagged(
-    "node",
-    Operation("GET /node", show_node, gives("The node.", NodeDetails)),
-    Operation("GET /nodes", show_nodes, gives("The nodes, this one too.", Nodes)),
-    Operation("GET /stats", show_stats, gives("The numbers.", Stats)),
-    Operation("GET /metrics", show_metrics, gives("The numbers.", BodyContent("text/plain", {"type": "string"}))),
-    Operation("GET /healthz", show_health, gives("It does.", Health), errors=(503,), needs_token=False),
-    Operation("GET /readyz", show_readiness, gives("It does.", Ready), errors=(503,), needs_token=False),
-)

@@ -13,7 +13,9 @@ from aiohttp import web
 
 from mainspring.bus import LEAST_EVERY_MS, Schedule, UnknownSchedule
 from mainspring.server.http.call import MAX_INTEGER, Call, json_response
-from mainspring.server.http.table import Operation, gives, tagged, takes
+from mainspring.server.http.table import Operations, described, gives, takes
+
+operation: Final = Operations("schedules")
 
 
 class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -28,13 +30,12 @@ class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] | None = None
 
 
-class ScheduleListing(msgspec.Struct, frozen=True):
-    """Every schedule, by name. `nextMs` is when it fires next, in epoch milliseconds."""
-
-    schedules: list[Schedule]
+_LISTING: Final = "Every schedule, by name. `nextMs` is when it fires next, in epoch milliseconds."
+ScheduleListing = described("ScheduleListing", _LISTING, schedules=list[Schedule])
 
 
-async def list_schedules(call: Call) -> ScheduleListing:
+@operation("GET /schedules", gives("The schedules, by name.", ScheduleListing))
+async def list_schedules(call: Call) -> dict[str, list[Schedule]]:
     """Every schedule.
 
     Only those of topics the caller may know of.
@@ -42,16 +43,15 @@ async def list_schedules(call: Call) -> ScheduleListing:
     schedules = call.bus.schedules.all()
     visible = await call.visible({each.topic for each in schedules})
     seen = [each for each in schedules if each.topic in visible]
-    return ScheduleListing(sorted(seen, key=lambda each: each.name))
+    return {"schedules": sorted(seen, key=lambda each: each.name)}
 
 
-async def show_schedule(call: Call) -> Schedule:
-    """One schedule."""
-    schedule = _find(call)
-    await call.check_visible(schedule.topic)
-    return schedule
-
-
+@operation(
+    "POST /schedules",
+    gives("The schedule, and when it fires next.", Schedule, status=201),
+    body=takes(ScheduleBody),
+    errors=(503,),
+)
 async def put_schedule(call: Call) -> web.Response:
     """Create or replace a schedule.
 
@@ -65,6 +65,15 @@ async def put_schedule(call: Call) -> web.Response:
     return json_response(await call.bus.put_schedule(Schedule(**members), agent=call.caller), status=201)
 
 
+@operation("GET /schedules/{schedule}", "The schedule.", errors=(404,))
+async def show_schedule(call: Call) -> Schedule:
+    """One schedule."""
+    schedule = _find(call)
+    await call.check_visible(schedule.topic)
+    return schedule
+
+
+@operation("DELETE /schedules/{schedule}", gives("Forgotten.", status=204), errors=(404, 503))
 async def delete_schedule(call: Call) -> web.Response:
     """Forget a schedule.
 
@@ -82,18 +91,3 @@ def _find(call: Call) -> Schedule:
         if schedule.name == name:
             return schedule
     raise UnknownSchedule(f"there is no schedule {name!r}", remedy="GET /schedules lists the schedules there are")
-
-
-OPERATIONS: Final = tagged(
-    "schedules",
-    Operation("GET /schedules", list_schedules, gives("The schedules, by name.", ScheduleListing)),
-    Operation(
-        "POST /schedules",
-        put_schedule,
-        gives("The schedule, and when it fires next.", Schedule, status=201),
-        body=takes(ScheduleBody),
-        errors=(400, 413, 415, 503),
-    ),
-    Operation("GET /schedules/{schedule}", show_schedule, gives("The schedule.", Schedule), errors=(404,)),
-    Operation("DELETE /schedules/{schedule}", delete_schedule, gives("Forgotten.", status=204), errors=(404, 503)),
-)

@@ -18,9 +18,11 @@ from mainspring.server.http.access import claimed_agent
 from mainspring.server.http.call import Call, decode_body, json_response
 from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_of
 from mainspring.server.http.problem import HttpProblem
-from mainspring.server.http.table import Operation, gives, tagged, takes
+from mainspring.server.http.table import Operations, described, gives, takes
 
 T = TypeVar("T")
+
+operation: Final = Operations("schemas")
 
 
 class SchemaSummary(msgspec.Struct, frozen=True):
@@ -31,10 +33,7 @@ class SchemaSummary(msgspec.Struct, frozen=True):
     compatibility: Compatibility
 
 
-class SchemaListing(msgspec.Struct, frozen=True):
-    """Topics with a schema, by name."""
-
-    schemas: list[SchemaSummary]
+SchemaListing = described("SchemaListing", "Topics with a schema, by name.", schemas=list[SchemaSummary])
 
 
 class SchemaVersions(msgspec.Struct, frozen=True):
@@ -69,7 +68,24 @@ class PayloadCheck(msgspec.Struct, frozen=True):
     reason: str | msgspec.UnsetType = msgspec.UNSET
 
 
-async def list_schemas(call: Call) -> SchemaListing:
+@operation("GET /asyncapi.json", gives("AsyncAPI 3.0.", {"type": "object"}))
+async def show_asyncapi(call: Call) -> dict[str, Any]:
+    """Topics, their messages and schemas, as AsyncAPI 3.
+
+    Only topics that the caller may know of.
+    """
+    return asyncapi_document(
+        call.bus,
+        await call.visible(topics_of(call.bus)),
+        call.request.host,
+        package_version("mainspring"),
+        secure=call.request.secure,
+        has_tokens=call.face.identify is not claimed_agent,
+    )
+
+
+@operation("GET /schemas", gives("The topics, by name.", SchemaListing))
+async def list_schemas(call: Call) -> dict[str, list[SchemaSummary]]:
     """Topics that have a schema.
 
     Only those that the caller may know of.
@@ -77,9 +93,10 @@ async def list_schemas(call: Call) -> SchemaListing:
     registered = call.bus.schemas.all()
     visible = await call.visible(each.topic for each in registered)
     found = [(each.topic, each.latest) for each in registered if each.topic in visible]
-    return SchemaListing([SchemaSummary(topic, latest.version, latest.compatibility) for topic, latest in found])
+    return {"schemas": [SchemaSummary(topic, latest.version, latest.compatibility) for topic, latest in found]}
 
 
+@operation("GET /schemas/{topic}", "The versions, ascending.", errors=(404,))
 async def show_schemas(call: Call) -> SchemaVersions:
     """Every version of a topic's schema."""
     await call.check_visible(call.topic)
@@ -90,12 +107,13 @@ async def show_schemas(call: Call) -> SchemaVersions:
     return SchemaVersions(call.topic, known.versions)
 
 
-async def show_schema(call: Call) -> SchemaVersion:
-    """One version of a topic's schema."""
-    await call.check_visible(call.topic)
-    return call.bus.schemas.get(call.topic, call.path_integer("version"))
-
-
+@operation(
+    "POST /schemas/{topic}",
+    gives("A new version.", SchemaVersion, status=201),
+    gives("The version that has this schema already.", SchemaVersion),
+    body=takes(RegisterBody),
+    errors=(409, 422, 503),
+)
 async def register_schema(call: Call) -> web.Response:
     """Register the next version of a topic's schema.
 
@@ -108,6 +126,19 @@ async def register_schema(call: Call) -> web.Response:
     return json_response(registered, status=201 if is_new else 200)
 
 
+@operation("GET /schemas/{topic}/{version}", "The version.", errors=(404,))
+async def show_schema(call: Call) -> SchemaVersion:
+    """One version of a topic's schema."""
+    await call.check_visible(call.topic)
+    return call.bus.schemas.get(call.topic, call.path_integer("version"))
+
+
+@operation(
+    "POST /schemas/{topic}/check",
+    gives("What would happen.", (SchemaCheck, PayloadCheck)),
+    body=takes(CheckBody),
+    errors=(404, 422, 503),
+)
 async def check_schema(call: Call) -> SchemaCheck | PayloadCheck:
     """Ask whether a schema could be registered, or a payload published.
 
@@ -140,42 +171,3 @@ async def _body(call: Call, type: type[T]) -> T:
     given = decode_body(type, body)
     check_json(body, "the body")  # a schema is as deep as it likes to be only within bounds
     return given
-
-
-async def show_asyncapi(call: Call) -> dict[str, Any]:
-    """Topics, their messages and schemas, as AsyncAPI 3.
-
-    Only topics that the caller may know of.
-    """
-    return asyncapi_document(
-        call.bus,
-        await call.visible(topics_of(call.bus)),
-        call.request.host,
-        package_version("mainspring"),
-        secure=call.request.secure,
-        has_tokens=call.face.identify is not claimed_agent,
-    )
-
-
-OPERATIONS: Final = tagged(
-    "schemas",
-    Operation("GET /asyncapi.json", show_asyncapi, gives("AsyncAPI 3.0.", {"type": "object"})),
-    Operation("GET /schemas", list_schemas, gives("The topics, by name.", SchemaListing)),
-    Operation("GET /schemas/{topic}", show_schemas, gives("The versions, ascending.", SchemaVersions), errors=(404,)),
-    Operation(
-        "POST /schemas/{topic}",
-        register_schema,
-        gives("A new version.", SchemaVersion, status=201)
-        + gives("The version that has this schema already.", SchemaVersion),
-        body=takes(RegisterBody),
-        errors=(400, 409, 413, 415, 422, 503),
-    ),
-    Operation("GET /schemas/{topic}/{version}", show_schema, gives("The version.", SchemaVersion), errors=(400, 404)),
-    Operation(
-        "POST /schemas/{topic}/check",
-        check_schema,
-        gives("What would happen.", (SchemaCheck, PayloadCheck)),
-        body=takes(CheckBody),
-        errors=(400, 404, 413, 415, 422, 503),
-    ),
-)

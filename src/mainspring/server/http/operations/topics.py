@@ -10,15 +10,14 @@ from aiohttp import web
 from mainspring.bus import Forbidden, PartitionOffsets, TopicConfig, encode_topic
 from mainspring.json_text import check_text, refuse_duplicates
 from mainspring.server.http.call import Call, json_response
-from mainspring.server.http.table import Operation, Parameter, gives, tagged, takes
+from mainspring.server.http.table import Operations, Parameter, described, gives, takes
 
 _MEMBERS: Final = tuple(member.encode_name for member in msgspec.structs.fields(TopicConfig))
 
+operation: Final = Operations("topics")
 
-class TopicListing(msgspec.Struct, frozen=True):
-    """Every topic, by name."""
 
-    topics: list[TopicConfig]
+TopicListing = described("TopicListing", "Every topic, by name.", topics=list[TopicConfig])
 
 
 class TopicOffsets(msgspec.Struct, frozen=True):
@@ -38,6 +37,13 @@ class Rights(msgspec.Struct, frozen=True):
     subscribe_refusal: str = msgspec.field(name="subscribeRefusal")
 
 
+@operation(
+    "POST /topics",
+    gives("The topic is new; its settings.", TopicConfig, status=201),
+    gives("The topic was there; its settings now.", TopicConfig),
+    body=takes(TopicConfig),
+    errors=(409, 503),
+)
 async def put_topic(call: Call) -> web.Response:
     """Create a topic, or change its settings.
 
@@ -53,6 +59,11 @@ async def put_topic(call: Call) -> web.Response:
     return json_response(encode_topic(change.config), status=201 if change.created else 200)
 
 
+@operation(
+    "GET /topics",
+    gives("The topics, by name.", TopicListing),
+    parameters=(Parameter("prefix", "Only topics whose name begins with this."),),
+)
 async def list_topics(call: Call) -> dict[str, list[msgspec.Raw]]:
     """Every topic with its settings, also those that were only published to."""
     prefix = call.request.query.get("prefix", "")
@@ -61,11 +72,13 @@ async def list_topics(call: Call) -> dict[str, list[msgspec.Raw]]:
     return {"topics": [msgspec.Raw(encode_topic(config)) for config in found if config.topic in visible]}
 
 
+@operation("GET /topics/{topic}", gives("Its settings.", TopicConfig), errors=(404,))
 async def show_topic(call: Call) -> bytes:
     """The settings of one topic."""
     return encode_topic(await call.visible_topic())
 
 
+@operation("GET /topics/{topic}/offsets", "The partitions, ascending.", errors=(404,))
 async def show_offsets(call: Call) -> TopicOffsets:
     """Where each partition begins and ends, and where each group stands.
 
@@ -78,6 +91,7 @@ async def show_offsets(call: Call) -> TopicOffsets:
     return TopicOffsets(call.topic, places)
 
 
+@operation("GET /topics/{topic}/rights", "The rights.")
 async def show_rights(call: Call) -> Rights:
     """What the caller may do with a topic."""
     publish, subscribe = await _refusal(call, "publish"), await _refusal(call, "subscribe")
@@ -90,28 +104,3 @@ async def _refusal(call: Call, action: Literal["publish", "subscribe"]) -> str:
     except Forbidden as refused:
         return f"{refused.message}: {refused.remedy}" if refused.remedy else refused.message
     return ""
-
-
-OPERATIONS: Final = tagged(
-    "topics",
-    Operation(
-        "POST /topics",
-        put_topic,
-        gives("The topic is new; its settings.", TopicConfig, status=201)
-        + gives("The topic was there; its settings now.", TopicConfig),
-        body=takes(TopicConfig),
-        errors=(400, 409, 413, 415, 503),
-    ),
-    Operation(
-        "GET /topics",
-        list_topics,
-        gives("The topics, by name.", TopicListing),
-        parameters=(Parameter("prefix", "Only topics whose name begins with this."),),
-        errors=(400,),
-    ),
-    Operation("GET /topics/{topic}", show_topic, gives("Its settings.", TopicConfig), errors=(404,)),
-    Operation(
-        "GET /topics/{topic}/offsets", show_offsets, gives("The partitions, ascending.", TopicOffsets), errors=(404,)
-    ),
-    Operation("GET /topics/{topic}/rights", show_rights, gives("The rights.", Rights)),
-)
