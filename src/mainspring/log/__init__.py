@@ -20,14 +20,13 @@ from mainspring.log.blocking_log import BlockingLog
 from mainspring.log.contract import *  # noqa: F403
 from mainspring.log.engines.memory import MemoryEngine, SharedMemory, SharedMemoryEngine
 from mainspring.log.engines.registry import engine_factory, open_engine
-from mainspring.log.engines.sqlite import SqliteEngine, log_file
+from mainspring.log.engines.sqlite import SqliteEngine, backup, log_file
 from mainspring.log.log import Log
 
 if TYPE_CHECKING:
     from mainspring.log.contents import Survey as Survey
     from mainspring.log.contents import survey as survey
     from mainspring.log.engines.registry import inspect_log as inspect_log
-    from mainspring.log.engines.sqlite.backup import backup as backup
     from mainspring.log.engines.sqlite.check import CheckReport as CheckReport
     from mainspring.log.engines.sqlite.check import check as check
     from mainspring.log.export_import import LogExport as LogExport
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
 _HOMES: Final = {
     "mainspring.log.engines.registry": "inspect_log",
-    "mainspring.log.engines.sqlite.backup": "backup",
     "mainspring.log.engines.sqlite.check": "CheckReport check",
     "mainspring.log.export_import": "LogExport Moved import_lines",
     "mainspring.log.contents": "Survey survey",
@@ -49,6 +47,7 @@ __all__ = [
     "SharedMemory",
     "SharedMemoryEngine",
     "SqliteEngine",
+    "backup",
     "engine_factory",
     "log_file",
     "open_engine",

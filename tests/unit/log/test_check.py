@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mainspring.log import Append, Batch, Delete, FormatError, Log, Put, Remove, SqliteEngine
-from mainspring.log.engines.sqlite.backup import backup
+from mainspring.log.engines.sqlite import backup
 from mainspring.log.engines.sqlite.check import MOST_PROBLEMS, check
 
 

@@ -2,16 +2,14 @@
 
 | module | what it is |
 |---|---|
-| engine | `JetStreamEngine`: a commit is one message; what comes is applied to the replica; preparing a stream |
+| engine | `JetStreamEngine`: a commit is one message; what comes is applied to the replica; having a replica |
 | address | what a user writes after `--engine`, and what the client needs to sign in |
 | connection | staying connected: one link to one server at a time |
 | stream | the stream that is the log: making it, finding it, its settings, what an acknowledgement means |
 | encoding | how a commit looks in the stream |
-| sender | storing one message for certain, or saying exactly what is known |
-| follower | receiving every message once, in order |
+| messages | storing one message for certain, or saying exactly what is known; receiving all, each once, in order |
 | replica | this node's copy of the log, a SQLite file |
 | snapshots | whole replicas in the object store, and dropping messages that they replace |
-| startup | finding the stream, and having a replica of it |
 
 Importing this package does not need `nats-py`; using it does.
 """
@@ -27,7 +25,6 @@ if TYPE_CHECKING:
     from mainspring.log.engines.nats.engine import JetStreamEngine as JetStreamEngine
 
 __getattr__ = lazy_imports(globals(), {"mainspring.log.engines.nats.engine": "JetStreamEngine"})
-
 
 FACTORY: Final = PluginFactory(
     "nats",

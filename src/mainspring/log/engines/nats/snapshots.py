@@ -32,8 +32,8 @@ from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.address import NatsAddress
 from mainspring.log.engines.nats.connection import CANCEL_SECONDS, LinkLost, NatsConnection, ServerLink
 from mainspring.log.engines.nats.encoding import Snapshot
+from mainspring.log.engines.nats.messages import Sender
 from mainspring.log.engines.nats.replica import Replica
-from mainspring.log.engines.nats.sender import Sender
 from mainspring.log.engines.sqlite.check import check
 from mainspring.loop import BackgroundTasks
 

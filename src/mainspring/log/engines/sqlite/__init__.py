@@ -2,13 +2,12 @@
 
 | module | what it is |
 |---|---|
-| engine | `SqliteEngine`: the file's lock, the writer's thread and the readers' threads behind the engine contract |
+| engine | `SqliteEngine`: the file's lock, the writer's thread and the readers' threads; `backup` |
 | writer | the one thread that writes: from a plan to statements; what SQLite's errors mean |
 | plan | deciding a commit in memory: where each partition ends, offsets, versions, refusals |
 | reader | answering reads with a connection of its own |
 | schema | tables, formats, checksums, how connections are set up |
 | check | looking at a file: is there a log, and is every row what was written |
-| backup | a copy of a log that is being written |
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from mainspring.log.contract import EngineSetup, Inspection
-from mainspring.log.engines.sqlite.engine import SqliteEngine
+from mainspring.log.engines.sqlite.engine import SqliteEngine, backup
 
 LOG_FILE: Final = "log.sqlite3"
 
@@ -51,4 +50,4 @@ class SqliteFactory:
         return ["created the file"]
 
 
-__all__ = ["SqliteEngine", "SqliteFactory", "log_file"]
+__all__ = ["SqliteEngine", "SqliteFactory", "backup", "log_file"]

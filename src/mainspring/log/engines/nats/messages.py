@@ -1,8 +1,14 @@
-"""Following the stream: every message once, in order, whatever happens to consumers, leaders and links.
+"""Messages of the stream: storing one for certain, or saying exactly what is known; receiving all, each once, in order.
 
-The server keeps a short-lived consumer for us that starts at the message we need next. It lives in one server's memory
-and needs no acknowledgements; when it is lost, or silent, or skips a message, another one is made that starts where we
-are. Messages are pulled, not pushed, so that a node which is slow to apply them is never flooded.
+**Sending.** A message is sent until the server says that it has it, under one `Nats-Msg-Id`, so that however many of
+the tries arrive, it is stored once. When patience ends there are two cases. If every try was answered with a refusal,
+or none was ever sent, nothing was stored and `LogUnavailable` says so. If a try was left without an answer, it may have
+been stored: `InDoubt`. One message is under way at a time, so that messages of one writer are stored in the order of
+their numbers.
+
+**Following.** The server keeps a short-lived consumer for us that starts at the message we need next. It lives in one
+server's memory and needs no acknowledgements; when it is lost, or silent, or skips a message, another one is made that
+starts where we are. Messages are pulled, not pushed, so that a node which is slow to apply them is never flooded.
 """
 
 from __future__ import annotations
@@ -11,16 +17,19 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
+import nats.errors
 from nats.aio.msg import Msg
 
 from mainspring.errors import MainspringError
-from mainspring.log.contract import FormatError, LogUnavailable
+from mainspring.log.contract import FormatError, InDoubt, LogUnavailable
 from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConnection, ServerLink
-from mainspring.log.engines.nats.replica import StreamMessage
+from mainspring.log.engines.nats.encoding import StreamEnvelope
+from mainspring.log.engines.nats.replica import ApplyOutcome, StreamMessage
+from mainspring.loop import reject, resolve
 
 PULL: Final = 128  # messages asked for at a time
 PULL_BYTES: Final = 16 << 20  # and of no more than that, so that big messages do not fill the memory
@@ -235,3 +244,130 @@ def place(reply: str) -> tuple[int, int]:
     tokens = reply.split(".")
     shift = 0 if len(tokens) == 9 else 2  # newer servers name the domain and the account as well
     return int(tokens[5 + shift]), int(tokens[7 + shift]) // 1_000_000
+
+
+# -- sending
+
+TRY_SECONDS: Final = 3.0  # without an answer for that long, ask again: the leader may have changed
+PAUSE_SECONDS: Final = 0.1
+USUAL_MAX_PAYLOAD: Final = 1 << 20
+APPLY_SECONDS: Final = 1.0  # what a message that was stored in the last moment is given to come back
+
+
+class SentMessage(NamedTuple):
+    """A message the server has. `applied` gets its outcome once it is applied here; `deadline` is the loop's time."""
+
+    applied: asyncio.Future[ApplyOutcome]
+    deadline: float
+
+
+class Sender:
+    """Writes to the stream under one name, and knows who waits for which message to be applied here."""
+
+    def __init__(self, connection: NatsConnection, writer: str) -> None:
+        self._connection = connection
+        address = connection.address
+        self._patience = address.patience
+        self._stream, self._subject = address.stream, address.subject
+        self.writer = writer
+        self._number = 0
+        self._one_at_a_time = asyncio.Lock()
+        self._applied: dict[int, asyncio.Future[ApplyOutcome]] = {}
+        self._max_payload = USUAL_MAX_PAYLOAD  # until a server has announced its own
+
+    @property
+    def limit(self) -> int:
+        """The most bytes a body may have in one message."""
+        link = self._connection.link
+        if link is not None:
+            self._max_payload = link.client.max_payload
+        return max(1, self._max_payload - encoding.ENVELOPE_BYTES)
+
+    async def send(self, kind: str, body: bytes) -> SentMessage:
+        """Returns when the server has it."""
+        async with self._one_at_a_time:
+            self._number += 1
+            number = self._number
+            loop = asyncio.get_running_loop()
+            applied: asyncio.Future[ApplyOutcome] = loop.create_future()
+            self._applied[number] = applied
+            try:
+                parts = list(encoding.parts_of(body, self.limit))
+                for part, piece in enumerate(parts):
+                    deadline = loop.time() + self._patience
+                    envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts))
+                    await self._store(f"{self.writer}.{number}.{part}", encoding.encode_envelope(envelope), deadline)
+            except BaseException:
+                self.forget(number)
+                raise
+            return SentMessage(applied, max(deadline, loop.time() + APPLY_SECONDS))
+
+    async def outcome(self, sent: SentMessage) -> ApplyOutcome:
+        """Wait until the message is applied here. Raises `InDoubt` when that takes too long."""
+        try:
+            async with asyncio.timeout_at(sent.deadline):
+                outcome = await asyncio.shield(sent.applied)
+        except TimeoutError:
+            raise InDoubt(
+                "the server has stored the batch, but this node could not yet apply it",
+                remedy="what came of it will be known when the node has caught up with the log",
+            ) from None
+        if outcome.passed_over:
+            raise LogUnavailable("the batch came too late and was not stored", remedy="try again")
+        return outcome
+
+    def settle(self, outcome: ApplyOutcome) -> None:
+        """A message was applied; if it was ours, the one that waits for it gets the outcome."""
+        envelope = outcome.message.envelope
+        if envelope is None or envelope.writer != self.writer or envelope.part < envelope.parts - 1:
+            return
+        applied = self._applied.pop(envelope.number, None)
+        if applied is not None:
+            resolve(applied, outcome)
+
+    def forget(self, number: int) -> None:
+        applied = self._applied.pop(number, None)
+        if applied is not None:
+            applied.cancel()
+
+    def give_up(self, error: LogUnavailable) -> None:
+        """Nothing more will be applied: all that wait get this error."""
+        waiting, self._applied = self._applied, {}
+        for applied in waiting.values():
+            reject(applied, error, may_go_unseen=True)
+
+    async def _store(self, message_id: str, payload: bytes, deadline: float) -> None:
+        loop = asyncio.get_running_loop()
+        headers = {"Nats-Msg-Id": message_id, "Nats-Expected-Stream": self._stream}
+        in_doubt = False
+        trouble = self._connection.trouble
+        while (left := deadline - loop.time()) > 0:
+            try:
+                async with asyncio.timeout(left):
+                    link = await self._connection.linked()
+            except TimeoutError:
+                trouble = self._connection.trouble
+                break
+            try:
+                await link.ask(self._subject, payload, headers=headers, seconds=min(left, TRY_SECONDS))
+                return
+            except ApiError as error:
+                trouble = str(error)
+            except nats.errors.MaxPayloadError:
+                trouble = f"the message is bigger than the server's max_payload of {link.client.max_payload} bytes"
+            except LinkLost:
+                in_doubt, trouble = True, "the connection broke before the answer came"
+            except TimeoutError:
+                in_doubt, trouble = True, "the server did not answer in time"
+            except Exception as error:  # an answer that cannot be understood is none
+                in_doubt, trouble = True, f"{type(error).__name__}: {error}"
+            await asyncio.sleep(min(PAUSE_SECONDS, max(0.0, deadline - loop.time())))
+        if in_doubt:
+            raise InDoubt(
+                f"the NATS server may have stored the batch, but did not say so: {trouble}",
+                remedy="try again so that a second storing is harmless: with a dedupe, or an expected version",
+            )
+        raise LogUnavailable(
+            f"the NATS server took nothing for {self._patience:g} s: {trouble}",
+            remedy="try again; the node connects again by itself",
+        )
