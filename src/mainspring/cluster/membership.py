@@ -180,14 +180,10 @@ class Membership:
         return NodeView(
             name=peer.name,
             epoch=peer.epoch,
-            address=pulse.address,
             since=pulse.started,
-            version=pulse.version,
             format=peer.lease.format,
             roles=self._roles.of(peer.epoch),
-            serves=pulse.serves,
-            program=pulse.program,
-            able=pulse.able,
+            **{name: getattr(pulse, name) for name in About.__struct_fields__},
             here=peer.epoch == self.epoch,
             silent_ms=0 if peer.epoch == self.epoch else max(0, self._clock.now_ms() - peer.seen_ms),
         )

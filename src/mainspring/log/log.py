@@ -243,12 +243,9 @@ class Log(ReadThrough):
 
 
 def _unavailable(error: Exception, count: int) -> list[Result]:
-    if not isinstance(error, MainspringError):
-        cause, error = (
-            error,
-            LogUnavailable(
-                f"the engine failed: {type(error).__name__}: {error}", remedy="see the node's log; then try again"
-            ),
-        )
-        error.__cause__ = cause
-    return [error] * count
+    if isinstance(error, MainspringError):
+        return [error] * count
+    what = f"the engine failed: {type(error).__name__}: {error}"
+    fault = LogUnavailable(what, remedy="see the node's log; then try again")
+    fault.__cause__ = error
+    return [fault] * count

@@ -277,7 +277,7 @@ class Placing:
             await self._apply(first_run(self._waiting))
             return True
         asked_ms = self._clock.now_ms()
-        applied, _ = await self._journal.applied()
+        applied, _ = await self._journal.reached("applied")
         if applied >= self._waiting[0].number:
             self._settle(applied)
             return True
@@ -298,7 +298,7 @@ class Placing:
 
     async def _apply(self, run: list[JournalEntry]) -> None:
         await self._applier.apply(run)
-        applied, _ = await self._journal.applied()
+        applied, _ = await self._journal.reached("applied")
         if applied < run[-1].number:
             await self._journal.set_applied(run[-1].number, run[-1].body.version)
         else:

@@ -226,6 +226,13 @@ class Patience:
 # -- what an acknowledgement means
 
 
+def members_of(hello: Mapping[str, Any]) -> int | None:
+    """How many servers hold the data; a router of shards does not tell."""
+    if hello.get("msg") == "isdbgrid":
+        return None
+    return len(hello.get("hosts", ())) + len(hello.get("passives", ())) or 1
+
+
 def describe(hello: Mapping[str, Any], write_concern: Mapping[str, Any]) -> Durability:
     """`hello` is the server's answer to that command; `write_concern` is what the client asks for."""
     w, journaled = write_concern.get("w", "majority"), write_concern.get("j", False)
@@ -243,7 +250,7 @@ def describe(hello: Mapping[str, Any], write_concern: Mapping[str, Any]) -> Dura
             durable=True,
             statement="one MongoDB server: an acknowledged commit is in its journal: it outlives power, not the disk",
         )
-    members = len(hello.get("hosts", ())) + len(hello.get("passives", ()))
+    members = members_of(hello) or 1
     many = f"{members // 2 + 1} of {members} members have" if members > 1 else "its only member has"
     return Durability(
         durable=True, statement=f"MongoDB replica set {name}: {many} an acknowledged commit in the journal"

@@ -439,15 +439,8 @@ def outline_from(document: Mapping[str, Any]) -> Outline:
 
 def removed_document(topic: str, partition: int, offset: int, commit: int, at: int) -> Document:
     """Stands where a compacted event was, so that a writer who was stopped for a while cannot put it back."""
-    return {
-        "_id": event_id(topic, partition, offset),
-        "topic": topic,
-        "partition": partition,
-        "offset": offset,
-        "removed": True,
-        "commit": commit,
-        "at": at,
-    }
+    place = {"topic": topic, "partition": partition, "offset": offset}
+    return {"_id": event_id(topic, partition, offset), **place, "removed": True, "commit": commit, "at": at}
 
 
 def stone_document(collection: str, id: str, commit: int, at: int) -> Document:
@@ -508,18 +501,11 @@ _decode_position: Final = msgspec.json.Decoder(_PositionFields).decode
 def _position_fields(record: JournalRecord) -> Document:
     position = position_of(record.key)
     assert position is not None
-    topic, partition, group = position
     try:
         found = _decode_position(record.value) if record.value is not None else _PositionFields()
     except (msgspec.DecodeError, UnicodeDecodeError):
         found = _PositionFields()
-    return {
-        "topic": topic,
-        "partition": partition,
-        "group": group,
-        "lastCommitted": found.lastCommitted,
-        "updatedTs": found.updatedTs,
-    }
+    return dict(zip(("topic", "partition", "group"), position, strict=True)) | msgspec.structs.asdict(found)
 
 
 _OWN_FIELDS: Final = frozenset(("_id", "space", "key", "version", "value", "crc", "deleted", "commit", "at"))

@@ -53,6 +53,7 @@ from mainspring.log.engines.mongo.connection import (
     connect,
     database_of,
     describe,
+    members_of,
     parse_address,
     translated,
 )
@@ -140,7 +141,7 @@ class MongoEngine(Watched):
         self._database = database
         self._reader = MongoReader(database)
         self._journal = Journal(database, self._node, self.address.shown, self._clock, self._step)
-        position, version = max(await self._journal.applied(), await self._journal.floor())
+        position, version = max(await self._journal.reached("applied"), await self._journal.reached("floor"))
         self._log_state = MongoLogState(position, version, await self._reader.standings(), self._recent_bytes)
         applier = Applier(database, self._step)
         self._placing = Placing(self._journal, self._log_state, applier, self.address)
@@ -486,17 +487,10 @@ async def inspect(url: str, setup: EngineSetup) -> Inspection:
         knows=documents.FORMAT,
         format=documents.FORMAT if there else None,
         missing=missing,
-        replicas=_members(hello),
+        replicas=members_of(hello),
         durability=durability,
         loss_window_s=0 if durability.durable else None,
     )
-
-
-def _members(hello: Mapping[str, Any]) -> int | None:
-    """How many servers hold the data; a router of shards does not tell."""
-    if hello.get("msg") == "isdbgrid":
-        return None
-    return len(hello.get("hosts", ())) + len(hello.get("passives", ())) or 1
 
 
 @asynccontextmanager

@@ -16,27 +16,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError
-from mainspring.log.contract import (
-    InDoubt,
-    MissedTooMuch,
-)
+from mainspring.log.contract import InDoubt, MissedTooMuch
+from mainspring.log.engines.mongo import documents as docs
 from mainspring.log.engines.mongo.connection import may_pass, never_sent, translated
-from mainspring.log.engines.mongo.documents import (
-    COMMITS,
-    FORMAT,
-    META,
-    Body,
-    JournalEntry,
-    commit_id,
-    decode_body,
-    encode_body,
-)
+from mainspring.log.engines.mongo.documents import Body, JournalEntry
 from mainspring.loop import Clock
 
 _MOST_AHEAD: Final = 16  # entries asked for at once
@@ -47,8 +36,8 @@ class Journal:
     """`step` gets the name of each write before it happens; tests stop the process there."""
 
     def __init__(self, database: Any, node: str, shown: str, clock: Clock, step: Callable[[str], object]) -> None:
-        self.commits = database[COMMITS]
-        self._meta = database[META]
+        self.commits = database[docs.COMMITS]
+        self._meta = database[docs.META]
         self.node = node
         self._shown = shown
         self.clock = clock
@@ -66,12 +55,12 @@ class Journal:
         self._tries += 1
         entry = JournalEntry(number, self.node, f"{self.node}:{self._tries}", self.clock.wall_ms(), body)
         document = {
-            "_id": commit_id(number),
+            "_id": docs.commit_id(number),
             "node": entry.node,
             "token": entry.token,
             "at": entry.at,
-            "format": FORMAT,
-            "body": encode_body(body),
+            "format": docs.FORMAT,
+            "body": docs.encode_body(body),
         }
         sent = False
         pauses = _AGAIN.series()
@@ -131,23 +120,16 @@ class Journal:
         return entries
 
     async def _read(self, number: int) -> JournalEntry | None:
-        found = await self.commits.find_one({"_id": commit_id(number)})
+        found = await self.commits.find_one({"_id": docs.commit_id(number)})
         if found is None:
             return None
-        body = decode_body(found["body"], found["format"])
+        body = docs.decode_body(found["body"], found["format"])
         return JournalEntry(number, found["node"], found["token"], found["at"], body)
 
     # -- how far it is applied, and how far it is gone
 
-    async def applied(self) -> tuple[int, int]:
-        """Number and last version of the entry up to which all are in the collections."""
-        return await self._mark_of("applied")
-
-    async def floor(self) -> tuple[int, int]:
-        """Number and last version of the entry up to which all are deleted."""
-        return await self._mark_of("floor")
-
-    async def _mark_of(self, name: str) -> tuple[int, int]:
+    async def reached(self, name: Literal["applied", "floor"]) -> tuple[int, int]:
+        """Number and last version of the entry up to which all are in the collections, or are deleted."""
         found = await self._meta.find_one({"_id": name})
         return (found["number"], found["version"]) if found else (0, 0)
 
@@ -160,14 +142,14 @@ class Journal:
         self._step("floor")
         await self._raise("floor", number, version)
         self._step("purge")
-        await self.commits.delete_many({"_id": {"$lte": commit_id(number)}})
+        await self.commits.delete_many({"_id": {"$lte": docs.commit_id(number)}})
 
     async def _raise(self, name: str, number: int, version: int) -> None:
         await self._meta.update_one({"_id": name}, {"$max": {"number": number, "version": version}}, upsert=True)
 
     async def check_position(self, position: int) -> None:
         """Raise `MissedTooMuch` when entries that this node has not seen are gone."""
-        if (await self.floor())[0] > position:
+        if (await self.reached("floor"))[0] > position:
             raise MissedTooMuch(
                 "this node was away for longer than the journal of the log is kept",
                 remedy="start it again; to bridge longer absences raise keep_ms in the address",

@@ -94,10 +94,8 @@ async def stored(link: ServerLink, address: NatsAddress) -> Snapshot | None:
 
 async def download(link: ServerLink, address: NatsAddress, target: Path) -> bool:
     """Bring the snapshot to `target`; False when there is none. What arrives is compared with its digest."""
-    if await stored(link, address) is None:
-        return False
     bucket = await _bucket(link, address)
-    if bucket is None:
+    if bucket is None or await stored(link, address) is None:
         return False
     with target.open("wb") as file:
         into = _Counting(file)

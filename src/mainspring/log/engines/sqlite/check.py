@@ -13,18 +13,10 @@ from pathlib import Path
 import msgspec
 
 from mainspring.log.contract import DamagedRecord, FormatError, Inspection, LogUnavailable, Progress, silent
+from mainspring.log.engines.sqlite import schema
 from mainspring.log.engines.sqlite.engine import DURABILITY
 from mainspring.log.engines.sqlite.plan import LogState, PartitionState
 from mainspring.log.engines.sqlite.reader import SqliteReader
-from mainspring.log.engines.sqlite.schema import (
-    FORMAT,
-    MAX_OFFSET,
-    MAX_PARTITION_ID,
-    OFFSET_BITS,
-    check_format,
-    event_checksum,
-    format_of,
-)
 
 PAGE_EVENTS = 2_000
 MOST_PROBLEMS = 1_000  # a file that is noise from end to end should not fill the memory with complaints
@@ -36,7 +28,7 @@ def inspect_file(path: Path) -> Inspection:
     return Inspection(
         place=str(path),
         log=found > 0,
-        knows=FORMAT,
+        knows=schema.FORMAT,
         format=found or None,
         missing=() if found else ("the file",),
         replicas=1,
@@ -51,12 +43,12 @@ def _format_of(path: Path) -> int:
     mode = "immutable=1" if at_rest else "mode=ro"
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?{mode}", uri=True)) as connection:
-            found = format_of(connection)
+            found = schema.format_of(connection)
     except sqlite3.Error as error:
         raise LogUnavailable(f"the log {path} cannot be read: {error}", remedy="check its owner and rights") from error
-    if found > FORMAT:
+    if found > schema.FORMAT:
         raise FormatError(
-            f"the log has format {found}; this version of Mainspring knows formats up to {FORMAT}",
+            f"the log has format {found}; this version of Mainspring knows formats up to {schema.FORMAT}",
             remedy="use the newer version that wrote it",
         )
     return found
@@ -95,7 +87,7 @@ def check(path: Path, progress: Progress = silent) -> CheckReport:
 
     Raises `FormatError` when the file is not a log of this format, and sqlite3's errors when it cannot be read at all.
     """
-    check_format(path)
+    schema.check_format(path)
     with closing(SqliteReader(path)) as reader:
         return _Check(reader, progress).run()
 
@@ -121,7 +113,7 @@ class _Row(msgspec.Struct):
 
     @property
     def offset(self) -> int:
-        return self.pos & MAX_OFFSET
+        return self.pos & schema.MAX_OFFSET
 
     @property
     def highest(self) -> int:
@@ -134,7 +126,7 @@ class _Row(msgspec.Struct):
     def is_sound(self) -> bool:
         try:
             key = None if self.key is None else self.key.decode()
-            crc = event_checksum(self.pos, self.ts, self.id.decode(), key, self.headers, self.payload)
+            crc = schema.event_checksum(self.pos, self.ts, self.id.decode(), key, self.headers, self.payload)
         except (UnicodeDecodeError, TypeError):
             return False
         return crc == self.crc
@@ -145,7 +137,7 @@ class _Check:
         self.reader = reader
         self.connection = reader.connection
         self.progress = progress
-        self.report = CheckReport(FORMAT)
+        self.report = CheckReport(schema.FORMAT)
 
     def run(self) -> CheckReport:
         self._structure()
@@ -173,10 +165,10 @@ class _Check:
     def _orphans(self, log_state: LogState) -> None:
         """Events that belong to no partition: looked for between the ranges of the partitions, not row by row."""
         known = sorted(state.id for state in log_state.partitions.values())
-        for after, before in zip([-1, *known], [*known, MAX_PARTITION_ID + 1], strict=True):
-            first = (after + 1) << OFFSET_BITS
+        for after, before in zip([-1, *known], [*known, schema.MAX_PARTITION_ID + 1], strict=True):
+            first = (after + 1) << schema.OFFSET_BITS
             (count,) = self.connection.execute(
-                "SELECT count(*) FROM events WHERE pos >= ? AND pos < ?", (first, before << OFFSET_BITS)
+                "SELECT count(*) FROM events WHERE pos >= ? AND pos < ?", (first, before << schema.OFFSET_BITS)
             ).fetchone()
             # A node that serves meanwhile may have made a partition there since.
             (known_now,) = self.connection.execute(
@@ -259,7 +251,7 @@ class _Check:
         """A mark must point at an offset that was given; its event may be gone."""
         self.report.marks = self.connection.execute("SELECT count(*) FROM marks").fetchone()[0]
         rows = self.connection.execute(
-            "SELECT pos >> ?, max(pos & ?) FROM marks GROUP BY 1", (OFFSET_BITS, MAX_OFFSET)
+            "SELECT pos >> ?, max(pos & ?) FROM marks GROUP BY 1", (schema.OFFSET_BITS, schema.MAX_OFFSET)
         ).fetchall()
         tails = {state.id: state.tail for state in LogState(self.connection).partitions.values()}
         for id, highest in rows:

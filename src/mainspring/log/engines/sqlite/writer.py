@@ -27,14 +27,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from mainspring.errors import MainspringError
-from mainspring.log.contract import (
-    Batch,
-    LogUnavailable,
-    Place,
-    Restorable,
-    Result,
-    lookups_for,
-)
+from mainspring.log.contract import Batch, LogUnavailable, Place, Restorable, Result, lookups_for
 from mainspring.log.engines.sqlite.plan import (
     VERSIONS_PER_RESERVATION,
     CommitPlan,
@@ -42,12 +35,7 @@ from mainspring.log.engines.sqlite.plan import (
     PartitionState,
     UnknownMarks,
 )
-from mainspring.log.engines.sqlite.schema import (
-    EVENT_BYTES,
-    connect_writer,
-    migrate,
-    preallocate_wal,
-)
+from mainspring.log.engines.sqlite.schema import EVENT_BYTES, connect_writer, migrate, preallocate_wal
 
 COMMITS_THAT_LOOK_FIRST = 32  # after one that found a mark it had assumed to be new
 COMMITS_OF_A_BUSY_LOG = 64  # from then on it pays to preallocate the WAL; most logs of tests never get there
