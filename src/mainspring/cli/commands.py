@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from mainspring.cli.support.options import spread, tidy
+from mainspring.cli.support.options import Commands, tidy
 from mainspring.cli.support.output import clean_ending
 
 # name -> module of this package and attribute: a function, or a Typer app with subcommands of its own
@@ -66,8 +66,8 @@ class LazyCommands(TyperGroup):
         if isinstance(found, typer.Typer):
             group = typer.main.get_command(found)
         else:
-            alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-            alone.command(cmd_name)(spread(found))
+            alone = Commands("")
+            alone.command(cmd_name)(found)
             group = typer.main.get_command(alone)
         group.name = cmd_name
         return tidy(group)

@@ -15,7 +15,7 @@ import random as random_module
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal, TypeVar, Unpack, overload
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote
 
 import msgspec
 import uuid_utils
@@ -32,6 +32,7 @@ from mainspring.client.frames import (
     encode_event,
     moment_ms,
     seek_frame,
+    split_address,
     start_frame,
 )
 from mainspring.client.publishing import Awaited, Counted, New, Outgoing, Place, PublishCount
@@ -499,13 +500,8 @@ def _raise_unless_passing(error: ClientError) -> None:
 
 
 def _log_stall(stall: Stall) -> None:
-    logger.warning(
-        "group %r of %r is connected but settled nothing for %d s while its lag grew to %d",
-        stall.group,
-        stall.topic,
-        stall.for_ms // 1000,
-        stall.lag,
-    )
+    text = "group %r of %r is connected but settled nothing for %d s while its lag grew to %d"
+    logger.warning(text, stall.group, stall.topic, stall.for_ms // 1000, stall.lag)
 
 
 def connect(
@@ -542,16 +538,4 @@ def checked_urls(urls: str | None) -> tuple[str, ...]:
     if urls is None:
         given = os.environ.get("BUS_URL")
         urls = load(environ={"BUS_URL": given}).settings.bus_url if given else Settings().bus_url
-    return tuple(_checked_url(url.strip()) for url in urls.split(","))
-
-
-def _checked_url(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        scheme = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}.get(parts.scheme)
-        is_address = scheme is not None and parts.hostname and parts.port != 0
-    except ValueError:  # brackets that do not close, a port that is none
-        is_address = False
-    if not is_address:
-        raise BadArgument(f"{url!r} is not the address of a node", remedy="write ws://host:port or wss://host:port")
-    return urlunsplit((str(scheme), *parts[1:]))
+    return tuple(split_address(url.strip()).geturl() for url in urls.split(","))

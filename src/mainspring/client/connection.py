@@ -1,6 +1,6 @@
 """The connection of a client: it is opened, mended and closed here, and everything said in one slice leaves together.
 
-`conversation.py` knows what to say and `Reconnect` when to connect; here they meet the event loop and the socket.
+`conversation.py` knows what to say; here it meets the event loop and the socket.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import ssl as ssl_module
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any, Final, Self
 
 from mainspring.backoff import Backoff
@@ -30,49 +29,6 @@ PING_S: Final = 15.0  # a node that says nothing for twice as long is gone
 # Pauses between attempts to connect. They are shortened at random, so that a thousand clients of a node that restarts
 # do not come back in the same instant.
 RECONNECT: Final = Backoff(500, 10_000)
-
-
-class ConnectionState(Enum):
-    """Where a connection stands."""
-
-    CONNECTING = "connecting"
-    OPEN = "open"
-    WAITING = "waiting"
-    CLOSED = "closed"
-
-
-class Reconnect:
-    """When to connect, when to wait and for how long, decided without touching a socket or a clock.
-
-    It is told what happened and says how long to wait; a connection that opened starts the pauses anew. `random` gives
-    numbers from 0 up to 1.
-    """
-
-    def __init__(self, random: Callable[[], float]) -> None:
-        self.state: ConnectionState = ConnectionState.CONNECTING
-        self._pauses = RECONNECT.series(random)
-
-    def opened(self) -> None:
-        """The node answers."""
-        if self.state is ConnectionState.CONNECTING:
-            self.state = ConnectionState.OPEN
-            self._pauses.succeeded()
-
-    def lost(self) -> int:
-        """It could not be opened, or was open and ended. Gives how many ms to wait before `waited` is called."""
-        if self.state is ConnectionState.CLOSED:
-            return 0
-        self.state = ConnectionState.WAITING
-        return self._pauses.failed()
-
-    def waited(self) -> None:
-        """The wait is over: connect, unless it was closed meanwhile."""
-        if self.state is ConnectionState.WAITING:
-            self.state = ConnectionState.CONNECTING
-
-    def close(self) -> None:
-        """No more connections."""
-        self.state = ConnectionState.CLOSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +77,8 @@ class ClientConnection:
         self.http: NodeHttp = NodeHttp(self.url, token, options.ssl)
         self._token = token
         self._random_bytes = random_bytes
-        self._reconnect = Reconnect(random)
+        self._state = "connecting"
+        self._pauses = RECONNECT.series(random)
         self._socket: Socket | None = None
         self._planned = False
         self._retry: asyncio.TimerHandle | None = None
@@ -159,7 +116,7 @@ class ClientConnection:
     @property
     def connected(self) -> bool:
         """Whether the connection is open now."""
-        return self._reconnect.state is ConnectionState.OPEN
+        return self._state == "open"
 
     async def _first_connection(self) -> None:
         try:
@@ -177,7 +134,7 @@ class ClientConnection:
 
         What could not be confirmed by then fails with Closed. Idempotent.
         """
-        if self.ended is None and self._reconnect.state is not ConnectionState.CLOSED:
+        if self.ended is None and self._state != "closed":
             for closing in reversed(self._closing):
                 await closing()
             try:
@@ -207,8 +164,7 @@ class ClientConnection:
         self._closing.append(closing)
 
     async def _stop(self) -> None:
-        self._reconnect.close()
-        self._say_state()
+        self._become("closed")
         socket, self._socket = self._socket, None
         if socket is not None:
             frames = self.conversation.take()
@@ -233,8 +189,8 @@ class ClientConnection:
 
     async def _run(self) -> None:
         """Connect, stay, connect again, until closed."""
-        while self._reconnect.state is not ConnectionState.CLOSED:
-            self._say_state()
+        while self._state != "closed":
+            self._become("connecting")
             try:
                 socket = await open_socket(
                     self.url,
@@ -244,7 +200,7 @@ class ClientConnection:
                     ssl=self.options.ssl,
                 )
             except NotLetIn as error:
-                self._reconnect.close()
+                self._state = "closed"
                 self._end(error)
                 return
             except CannotConnect as error:
@@ -253,10 +209,8 @@ class ClientConnection:
                 await self._stay(socket)
             self._turn = (self._turn + 1) % len(self._urls)
             self.http.use(self.url)
-            wait_ms = self._reconnect.lost()
-            self._say_state()
-            await asyncio.sleep(wait_ms / 1000)
-            self._reconnect.waited()
+            self._become("waiting")
+            await asyncio.sleep(self._pauses.failed() / 1000)
 
     async def _stay(self, socket: Socket) -> None:
         self._lost.clear()
@@ -264,8 +218,8 @@ class ClientConnection:
         socket.on_writable = self._writable
         socket.on_lost = lambda _: self._lost.set()
         self._socket = socket
-        self._reconnect.opened()
-        self._say_state()
+        self._pauses.succeeded()
+        self._become("open")
         self.conversation.opened()
         self._opened.set()
         self._plan()
@@ -288,9 +242,11 @@ class ClientConnection:
                 socket.abort()
             self.conversation.lost()
 
-    def _say_state(self) -> None:
+    def _become(self, state: str) -> None:
+        """Once closed, it stays closed."""
+        self._state = state if self._state != "closed" else "closed"
         if self.options.on_state is not None:
-            self.options.on_state(self._reconnect.state.value)
+            self.options.on_state(self._state)
 
     def _take(self, texts: list[bytes]) -> None:
         received = self.conversation.received

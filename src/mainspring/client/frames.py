@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from typing import Any, Final, Literal
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
@@ -135,6 +136,23 @@ def request_frame(type: str, corr: int, members: dict[str, Any]) -> bytes:
     """Any other request that gets an answer. Members that are None are left out; only a payload may be null."""
     said = {name: value for name, value in members.items() if value is not None or name == "payload"}
     return encode({"type": type, "corr": corr, **said})
+
+
+def split_address(url: str) -> SplitResult:
+    """The parts of a node's address, whose scheme is ws or wss; http:// is understood. Raises BadArgument otherwise."""
+    try:
+        parts = urlsplit(url)
+        scheme = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}.get(parts.scheme)
+        if scheme is not None and parts.hostname and parts.port != 0:
+            return parts._replace(scheme=scheme)
+    except ValueError:  # brackets that do not close, a port that is none
+        pass
+    raise BadArgument(f"{url!r} is not the address of a node", remedy="write ws://host:port or wss://host:port")
+
+
+def claims_of(address: SplitResult) -> dict[str, str]:
+    """What an address says about who is asking."""
+    return {name: value for name, value in parse_qsl(address.query) if name == "agent_id"}
 
 
 # Where reading begins. The protocol knows three kinds: behind the tail, at an offset, at a time in epoch milliseconds.

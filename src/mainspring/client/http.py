@@ -10,12 +10,12 @@ import ssl as ssl_module
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import quote
 
 import msgspec
 
 from mainspring.client.errors import CannotConnect, NodeRefused
-from mainspring.client.frames import EventEnvelope, decode_envelope, encode
+from mainspring.client.frames import EventEnvelope, claims_of, decode_envelope, encode, split_address
 
 if TYPE_CHECKING:
     import aiohttp
@@ -43,11 +43,9 @@ class NodeHttp:
 
     def use(self, url: str) -> None:
         """Ask the node at this address from now on."""
-        parts = urlsplit(url)
-        scheme = "https" if parts.scheme in ("wss", "https") else "http"
-        self._base = f"{scheme}://{parts.netloc}"
-        # What the WebSocket's address says about who is asking.
-        self._claims = {name: value for name, value in parse_qsl(parts.query) if name == "agent_id"}
+        address = split_address(url)
+        self._base = f"{'https' if address.scheme == 'wss' else 'http'}://{address.netloc}"
+        self._claims = claims_of(address)
 
     async def close(self) -> None:
         if self._session is not None:

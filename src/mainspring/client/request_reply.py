@@ -130,12 +130,10 @@ def responder(
 
     async def respond(event: Event[Any]) -> None:
         try:
-            answer = await handler(event)
+            answer, code = await handler(event), ""
         except Exception as error:
-            if REPLY_TO in event.headers:
-                await reply(client, event, str(error), getattr(error, "code", None) or type(error).__name__)
-            return
+            answer, code = str(error), getattr(error, "code", None) or type(error).__name__
         if REPLY_TO in event.headers:
-            await reply(client, event, answer)
+            await reply(client, event, answer, code)
 
     return respond

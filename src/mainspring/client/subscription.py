@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import suppress
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar
 
@@ -347,12 +348,9 @@ class Subscription(Generic[T]):
 
     async def _iterate(self) -> AsyncGenerator[Event[T], None]:
         try:
-            while True:
-                try:
-                    event = self._hand_out() if self._arrived else await self.get()
-                except Closed:
-                    return
-                yield event
+            with suppress(Closed):
+                while True:
+                    yield self._hand_out() if self._arrived else await self.get()
         finally:
             if not self._entered:
                 await self.close()

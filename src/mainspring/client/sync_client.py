@@ -11,6 +11,7 @@ import asyncio
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 from mainspring.client.client import Client, connect
@@ -70,11 +71,9 @@ def iterating(
     @functools.wraps(method)
     def iterate(self: SyncClient, /, *arguments: P.args, **named: P.kwargs) -> Iterator[T]:
         items = method(self.client, *arguments, **named)
-        while True:
-            try:
+        with suppress(StopAsyncIteration):
+            while True:
                 yield self.thread.wait(_next(items))
-            except StopAsyncIteration:
-                return
 
     return iterate
 
@@ -130,15 +129,9 @@ class SyncSubscription(Generic[T]):
         self.close()
 
     def __iter__(self) -> Iterator[SyncEvent[T]]:
-        try:
+        with self, suppress(Closed):
             while True:
-                try:
-                    event = self.get()
-                except Closed:
-                    return
-                yield event
-        finally:
-            self.close()
+                yield self.get()
 
 
 class SyncClient:

@@ -16,12 +16,13 @@ import ssl as ssl_module
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from mainspring.client.errors import BadArgument, CannotConnect, NodeRefused
+from mainspring.client.frames import claims_of, split_address
 
 PATIENCE_S: Final = 30.0  # a node that says nothing for so long is as good as gone
 JSON: Final = "application/json"
@@ -39,28 +40,6 @@ def path(*parts: str | int) -> str:
     return "".join(f"/{quote(str(part), safe='')}" for part in parts)
 
 
-class _Place(NamedTuple):
-    """Where one node is, and what its address says about who asks."""
-
-    secure: bool
-    host: str
-    port: int
-    claims: dict[str, str]
-
-
-def _place(url: str) -> _Place:
-    parts = urlsplit(url)
-    try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in ("ws", "wss", "http", "https") or not parts.hostname or port == -1:
-        raise BadArgument(f"{url!r} is not the address of a node", remedy="write ws://host:port or wss://host:port")
-    secure = parts.scheme in ("wss", "https")
-    claims = {name: value for name, value in parse_qsl(parts.query) if name == "agent_id"}
-    return _Place(secure, parts.hostname, port or (443 if secure else 80), claims)
-
-
 class NodeConnection:
     """Requests to the node at `url` (ws, wss, http or https), one after the other. Not for several threads.
 
@@ -75,7 +54,7 @@ class NodeConnection:
         patience_s: float = PATIENCE_S,
         ssl: ssl_module.SSLContext | None = None,
     ) -> None:
-        self._places = deque(_place(one.strip()) for one in url.split(","))
+        self._addresses = deque(split_address(one.strip()) for one in url.split(","))
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._ssl = ssl
@@ -84,7 +63,7 @@ class NodeConnection:
     @property
     def address(self) -> str:
         """Where the node is, for people."""
-        secure, host, port, _ = self._places[0]
+        secure, host, port = self._first()
         shown = f"[{host}]" if ":" in host else host
         return f"{'https' if secure else 'http'}://{shown}:{port}"
 
@@ -153,11 +132,10 @@ class NodeConnection:
         try:
             response = self._request(method, path, body, content_type, params)
             data = response.read()
-        except _BROKEN as error:
-            self.close()
-            raise self._unreachable(error) from error
-        except BaseException:
-            self.close()  # interrupted half-way: what is left of the answer is nobody's
+        except BaseException as error:
+            self.close()  # also interrupted half-way: what is left of the answer is nobody's
+            if isinstance(error, _BROKEN):
+                raise self._unreachable(error) from error
             raise
         if response.will_close:
             self.close()
@@ -187,7 +165,7 @@ class NodeConnection:
         self, method: str, path: str, body: bytes | None, content_type: str, params: Params
     ) -> http.client.HTTPResponse:
         given = {name: value for name, value in (params or {}).items() if value is not None}
-        query = urlencode({**self._places[0].claims, **given})
+        query = urlencode({**claims_of(self._addresses[0]), **given})
         target = f"{path}?{query}" if query else path
         headers = {**self._headers, "Accept": "*/*"}
         if body is not None:
@@ -200,18 +178,23 @@ class NodeConnection:
 
     def _open(self) -> http.client.HTTPConnection:
         """A connection to the first node that takes one; the last one's error is left to the request."""
-        for _ in range(len(self._places) - 1):
+        for _ in range(len(self._addresses) - 1):
             connection = self._to_first()
             try:
                 connection.connect()
             except OSError:
-                self._places.rotate(-1)
+                self._addresses.rotate(-1)
             else:
                 return connection
         return self._to_first()
 
+    def _first(self) -> tuple[bool, str, int]:
+        address = self._addresses[0]
+        secure = address.scheme == "wss"
+        return secure, address.hostname or "", address.port or (443 if secure else 80)
+
     def _to_first(self) -> http.client.HTTPConnection:
-        secure, host, port, _ = self._places[0]
+        secure, host, port = self._first()
         if not secure:
             return http.client.HTTPConnection(host, port, timeout=self._patience_s)
         context = self._ssl or ssl_module.create_default_context()
@@ -253,7 +236,7 @@ class NodeConnection:
             )
         if isinstance(error, socket.gaierror):
             return CannotConnect(
-                f"there is no host {self._places[0].host!r}: {error.strerror}",
+                f"there is no host {self._addresses[0].hostname!r}: {error.strerror}",
                 remedy="check the address given with --url or BUS_URL",
             )
         if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):

@@ -117,11 +117,9 @@ class Drainer:
     def drain_all(self) -> Drained:
         """Rounds until nothing is left that may be sent now."""
         total = Drained()
-        while True:
-            drained = self.drain_once()
+        while (drained := self.drain_once()).rows:
             total += drained
-            if not drained.rows:
-                return total
+        return total
 
     def run(self, stop: Callable[[float], bool], on_round: Callable[[Drained], object] = lambda _: None) -> None:
         """Drain until `stop(seconds)` is true: it waits at most so long, as `threading.Event.wait` does.

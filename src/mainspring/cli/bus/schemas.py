@@ -53,10 +53,10 @@ def show(
     at: NodeOptions,
 ) -> None:
     """Show one version of a topic's schema. Standard output gets the schema alone, so that a file can keep it."""
-    if version is not None:
-        told = at.get(path("schemas", topic, version))
-    else:
+    if version is None:
         told = at.get(path("schemas", topic))["versions"][-1]
+    else:
+        told = at.get(path("schemas", topic, version))
     if at.as_json:
         say_json(told)
         return

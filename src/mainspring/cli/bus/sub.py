@@ -15,11 +15,13 @@ import typer
 
 from mainspring.cli.support.moments import start_frame
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, complete_group
-from mainspring.cli.support.output import event_line, note, say, say_json
+from mainspring.cli.support.output import event_line, note, on_change, say, say_json
 from mainspring.client import Event, connect
 from mainspring.loop import MonotonicClock
 
 _WINDOW: Final = 64
+_BACK: Final = "mainspring: the node is back"
+_STATES: Final = {"open": _BACK, "waiting": "mainspring: the node is gone; waiting for it to come back"}
 Start = Literal["latest", "beginning"] | int | datetime | None
 
 
@@ -55,7 +57,7 @@ def sub(
     async def consume() -> None:
         held = min(window, count or window)
         async with (
-            connect(at.address, at.token, connect_timeout=3.0, on_state=_Told().state) as bus,
+            connect(at.address, at.token, connect_timeout=3.0, on_state=on_change(note, _STATES, said=_BACK)) as bus,
             bus.subscribe(topic, group=group, from_=begin, max_inflight=held, key=key) as events,
         ):
             shown = 0
@@ -76,23 +78,6 @@ def _start(text: str | None) -> Start:
     place = start_frame(text, MonotonicClock().wall_ms(), "--from")
     value = int(place["value"])
     return value if place["kind"] == "offset" else datetime.fromtimestamp(value / 1000, UTC)
-
-
-class _Told:
-    """Says when the node goes away and comes back; the first connection is no news."""
-
-    def __init__(self) -> None:
-        self._open = False
-        self._lost = False
-
-    def state(self, state: str) -> None:
-        if state == "open":
-            if self._lost:
-                note("mainspring: the node is back")
-            self._open, self._lost = True, False
-        elif state == "waiting" and self._open and not self._lost:
-            self._lost = True
-            note("mainspring: the node is gone; waiting for it to come back")
 
 
 def _show(event: Event[Any], as_json: bool) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
 from mainspring.cli.support.node_options import NodeAddress
-from mainspring.cli.support.output import CommandFailed
+from mainspring.cli.support.output import CommandFailed, on_change
 from mainspring.cli.support.settings import load_all
 from mainspring.cli.support.stopping import stop_signals, unless_stopped
 from mainspring.client import connect
@@ -20,6 +19,7 @@ from mainspring.tasks import TaskQueue, Worker
 from mainspring.telemetry import configure_logging
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
+_STATES: Final = {"open": "connected", "waiting": "the node does not answer; trying again"}
 
 
 def worker(
@@ -51,7 +51,7 @@ def find_queues(program: str) -> list[TaskQueue]:
 
 async def _work(queues: list[TaskQueue], at: NodeAddress, concurrency: int, grace: float) -> None:
     stopping = stop_signals(logger)
-    async with connect(at.address, at.token, connect_timeout=0, on_state=_report()) as bus:
+    async with connect(at.address, at.token, connect_timeout=0, on_state=on_change(logger.info, _STATES)) as bus:
         workers = [Worker(queue.use(bus), concurrency=concurrency) for queue in queues]
         if await unless_stopped(stopping, asyncio.gather(*(one.start() for one in workers))) is None:
             return
@@ -61,17 +61,3 @@ async def _work(queues: list[TaskQueue], at: NodeAddress, concurrency: int, grac
             await unless_stopped(stopping, asyncio.gather(*(one.wait() for one in workers)))
         finally:
             await asyncio.gather(*(one.stop(grace) for one in workers))
-
-
-def _report() -> Callable[[str], None]:
-    """Says when the connection is there and when it is not, once each time."""
-    texts = {"open": "connected", "waiting": "the node does not answer; trying again"}
-    said = ""
-
-    def on_state(state: str) -> None:
-        nonlocal said
-        if state in texts and texts[state] != said:
-            said = texts[state]
-            logger.info("%s", said)
-
-    return on_state

@@ -8,17 +8,16 @@ Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 3 it wa
 
 from __future__ import annotations
 
-import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, TypeVar
+from typing import IO, Annotated, Literal
 
 import msgspec
 import typer
 
-from mainspring.cli.support.log_options import FileOptions, LogOptions, existing_file, reading, stored, visiting
+from mainspring.cli.support.log_options import FileOptions, LogOptions, existing_file, opened, reading, stored, visiting
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import CommandFailed, JsonOption, progress, say, say_done, say_json, table
 from mainspring.errors import SettingError
@@ -41,8 +40,6 @@ from mainspring.settings import without_secrets
 FOUND_DAMAGE = 3
 _NAME_A_FILE = "name a file in a folder that is there"
 
-
-T = TypeVar("T")
 
 app: typer.Typer = Commands("Look at the log, verify it, copy it, move it elsewhere.")
 
@@ -69,7 +66,7 @@ def stats(at: LogOptions, as_json: JsonOption = False) -> None:
     """Count what is in the log. Events and bytes of each topic and partition, records of each kind; a file's size."""
     settings = stored(at)
     with reading(settings) as source, progress() as show:
-        found = _with_engine(source, lambda engine: survey(engine, show))
+        found = opened(source, survey(source, show))
     place, sizes = without_secrets(settings.engine), {}
     if settings.engine == "sqlite":
         path = log_file(settings.data)
@@ -97,16 +94,16 @@ def export_command(
     if as_json and target == "-":
         raise typer.BadParameter("--json and the export cannot share standard output; name a file", param_hint="FILE")
 
-    with reading(settings) as found, progress() as show, _file(target, "xb") as out:
+    with reading(settings) as engine, progress() as show, _file(target, "xb") as out:
+        export = LogExport(engine, skip_damaged=skip_damaged, progress=show)
 
-        async def work(engine: Engine) -> Moved:
-            export = LogExport(engine, skip_damaged=skip_damaged, progress=show)
+        async def write() -> None:
             async for line in export.lines():
                 out.write(line)
             out.flush()
-            return export.moved
 
-        moved = _with_engine(found, work)
+        opened(engine, write())
+    moved = export.moved
     _print_moved("exported", moved, as_json)
     if moved.damaged:
         raise typer.Exit(FOUND_DAMAGE)
@@ -121,30 +118,24 @@ def import_command(
 ) -> None:
     """Make a new log from an export. Offsets and versions stay the same. There must be no log yet."""
     settings = stored(at)
-    with progress() as show, _file(source, "rb") as lines:
-
-        async def work(engine: Engine) -> Moved:
-            return await import_lines(lines, engine, show)
-
-        if settings.engine == "sqlite":
-            moved = _new_file(log_file(settings.data), work)
-        else:
-            with visiting(settings, may_make=True) as engine:
-                moved = _with_engine(engine, work)
+    new_log = _new_file(log_file(settings.data)) if settings.engine == "sqlite" else visiting(settings, may_make=True)
+    with progress() as show, _file(source, "rb") as lines, new_log as engine:
+        moved = opened(engine, import_lines(lines, engine, show))
     _print_moved("imported", moved, as_json)
 
 
-def _new_file(path: Path, work: Callable[[Engine], Coroutine[Any, Any, Moved]]) -> Moved:
+@contextmanager
+def _new_file(path: Path) -> Iterator[Engine]:
+    """Under another name until it is whole."""
     if path.exists():
         raise LogExists(f"there is a log already: {path}", remedy="import into a new data directory")
     partial = path.with_name(path.name + ".partial")
     _remove_log(partial)
     try:
-        moved = _with_engine(SqliteEngine(partial), work)
+        yield SqliteEngine(partial)
         partial.rename(path)
     finally:
         _remove_log(partial)
-    return moved
 
 
 @app.command()
@@ -197,17 +188,6 @@ def _file(name: str, mode: Literal["rb", "xb"]) -> Iterator[IO[bytes]]:
         raise CommandFailed(f"cannot {verb} {name}: {error.strerror}", remedy=remedy) from None
     with file:
         yield file
-
-
-def _with_engine(engine: Engine, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
-    async def run() -> T:
-        await engine.open()
-        try:
-            return await work(engine)
-        finally:
-            await engine.close()
-
-    return asyncio.run(run())
 
 
 # -- what people see

@@ -279,40 +279,25 @@ def _counters(look: dict[str, Any]) -> Any:
 
 def _inside(parts: list[dict[str, Any]]) -> Any:
     """What the parts besides the bus do, what waits in them, and what went wrong since the start."""
-    return make_table(
-        ("part", ">per second", "", ">now", "", ">in all", ""),
-        (
-            (
-                each["part"],
-                _rate(each["perSecond"]),
-                each["does"],
-                each["waiting"],
-                each["waits"],
-                _faults(each["failed"]),
-                each["fails"],
-            )
-            for each in parts
-        ),
-    )
+    titles = ("part", ">per second", "", ">now", "", ">in all", "")
+    return make_table(titles, _cells(parts, "part perSecond does waiting waits failed fails"))
 
 
 def _topics(topics: list[dict[str, Any]]) -> Any:
-    return make_table(
-        ("topic", ">partitions", ">published", ">/s", ">delivered", ">/s", ">lag", ">dead letters"),
-        (
-            (
-                each["topic"],
-                each["partitions"],
-                each["published"],
-                _rate(each["publishedPerSecond"]),
-                each["delivered"],
-                _rate(each["deliveredPerSecond"]),
-                each["lag"],
-                _faults(each["deadLetters"]),
-            )
-            for each in topics
-        ),
-    )
+    titles = ("topic", ">partitions", ">published", ">/s", ">delivered", ">/s", ">lag", ">dead letters")
+    names = "topic partitions published publishedPerSecond delivered deliveredPerSecond lag deadLetters"
+    return make_table(titles, _cells(topics, names))
+
+
+def _cells(rows: list[dict[str, Any]], names: str) -> list[list[Any]]:
+    """These members of each row; a rate that is not known is a dash, a count of faults is red."""
+
+    def cell(name: str, value: Any) -> Any:
+        if name.lower().endswith("persecond"):
+            return _rate(value)
+        return _red(number(value), value) if name in ("failed", "deadLetters") else value
+
+    return [[cell(name, each[name]) for name in names.split()] for each in rows]
 
 
 def _groups(groups: list[dict[str, Any]]) -> Any:
@@ -333,10 +318,6 @@ def _red(text: str, when: object) -> Any:
     from rich.text import Text
 
     return Text(text, "red" if when else "")
-
-
-def _faults(count: int) -> Any:
-    return _red(number(count), count)
 
 
 def _change(value: int | None) -> Any:

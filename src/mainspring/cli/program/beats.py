@@ -19,7 +19,7 @@ import typer
 from mainspring.beats import BeatsProgram, Heartbeat
 from mainspring.beats.history import follow, lines_of
 from mainspring.cli.support.log_options import LogOptions, reading
-from mainspring.cli.support.messages import WireOptions, data_of_reply
+from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
 from mainspring.client import NodeRefused
 from mainspring.errors import BootError, MainspringError
@@ -298,5 +298,4 @@ def _ask(
             remedy="leave --line out, or stop the node and work on its log with --data",
         )
     loaded = beats.load()
-    with node.open(loaded=loaded, owner_of_data=loaded.settings.engine == "sqlite") as wire:
-        return data_of_reply(wire, kind, type, data)
+    return node.ask(type, data, kind, loaded=loaded, owner_of_data=loaded.settings.engine == "sqlite")

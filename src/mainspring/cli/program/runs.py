@@ -6,8 +6,7 @@ running node, because a run needs somebody to execute it. `check` needs neither 
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -15,13 +14,13 @@ from typing import Annotated, Any, Literal, TypeVar
 import msgspec
 import typer
 
-from mainspring.cli.support.log_options import LogOptions, reading, stored
-from mainspring.cli.support.messages import WireOptions, data_of_reply
+from mainspring.cli.support.log_options import LogOptions, opened, reading, stored
+from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import CommandFailed, JsonOption
 from mainspring.client import NodeRefused
 from mainspring.json_text import JsonRefused, read_value
-from mainspring.log import Engine, Log
+from mainspring.log import Log
 from mainspring.runs import History, Runtime
 from mainspring.runs import check as check_histories
 from mainspring.runs.durable import RunStore
@@ -109,19 +108,11 @@ def _time(epoch_ms: int) -> str:
     return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
 
 
-def _read(settings: Settings, ask: Callable[[RunStore], Awaitable[T]]) -> T:
+def _read(settings: Settings, ask: Callable[[RunStore], Coroutine[Any, Any, T]]) -> T:
     """Open the log, beside a running node where the engine allows it, and ask it something."""
-
-    async def opened(engine: Engine) -> T:
-        log = Log(engine)
-        await log.open()
-        try:
-            return await ask(RunStore(log))
-        finally:
-            await log.close()
-
     with reading(settings) as engine:
-        return asyncio.run(opened(engine))
+        log = Log(engine)
+        return opened(log, ask(RunStore(log)))
 
 
 # -- asking the node
@@ -137,7 +128,7 @@ def start(
 ) -> None:
     """Start a durable run; prints its id."""
     given = [_json(text, "ARG") for text in args or ()]
-    typer.echo(_ask(node, "Run.Start", {"program": program, "args": given, "id": run_id})["id"])
+    typer.echo(node.ask("Run.Start", {"program": program, "args": given, "id": run_id})["id"])
 
 
 @app.command()
@@ -149,7 +140,7 @@ def signal(
     node: WireOptions,
 ) -> None:
     """Send a value to a run; durable when the command ends."""
-    answer = _ask(node, "Run.Signal", {"id": run_id, "name": name, "value": _json(value, "VALUE")})
+    answer = node.ask("Run.Signal", {"id": run_id, "name": name, "value": _json(value, "VALUE")})
     _done(answer["signalled"], f"{run_id} was signalled", f"run {run_id} is over or unknown")
 
 
@@ -165,14 +156,14 @@ def cancel(
         given = read_value(reason, "the reason")
     except JsonRefused:
         given = reason
-    answer = _ask(node, "Run.Cancel", {"id": run_id, "reason": given})
+    answer = node.ask("Run.Cancel", {"id": run_id, "reason": given})
     _done(answer["cancelled"], f"{run_id} was cancelled", f"run {run_id} is over or unknown")
 
 
 @app.command()
 def retry(run_id: IdArgument, *, node: WireOptions) -> None:
     """Go on with a run that failed or was cancelled, from its journal."""
-    typer.echo(_ask(node, "Run.Retry", {"id": run_id})["id"])
+    typer.echo(node.ask("Run.Retry", {"id": run_id})["id"])
 
 
 @app.command()
@@ -184,12 +175,7 @@ def fork(
     node: WireOptions,
 ) -> None:
     """Start a new run with the first answers of another. Prints its id."""
-    typer.echo(_ask(node, "Run.Fork", {"id": run_id, "at": at, "newId": new_id})["id"])
-
-
-def _ask(node: WireOptions, type: str, data: dict[str, Any]) -> dict[str, Any]:
-    with node.open() as wire:
-        return data_of_reply(wire, "command", type, data)
+    typer.echo(node.ask("Run.Fork", {"id": run_id, "at": at, "newId": new_id})["id"])
 
 
 def _json(text: str, name: str) -> Any:

@@ -8,27 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.settings import load_all
 from mainspring.errors import SettingError
-from mainspring.log import Engine, LogMissing, SqliteEngine, inspect_log, log_file, open_engine
+from mainspring.log import Engine, Log, LogMissing, SqliteEngine, inspect_log, log_file, open_engine
 from mainspring.loop import MonotonicClock
 from mainspring.settings import Loaded, Settings
 
+T = TypeVar("T")
 DataOption = Annotated[Path | None, typer.Option("--data", help="The node's data directory.  [default: ./data]")]
 EngineOption = Annotated[
     str | None,
     typer.Option(
-        "--engine",
-        help="Where the log is: sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: sqlite]",
+        "--engine", help="Where the log is: sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: sqlite]"
     ),
 ]
 
@@ -97,3 +97,19 @@ def reading(settings: Settings) -> Iterator[Engine]:
     else:
         with visiting(settings) as engine:
             yield engine
+
+
+def opened(what: Engine | Log, work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives, which is done while this is open."""
+
+    async def run() -> T:
+        await what.open()
+        try:
+            return await work
+        finally:
+            await what.close()
+
+    try:
+        return asyncio.run(run())
+    finally:
+        work.close()  # it was not begun, if there was nothing to open

@@ -162,13 +162,13 @@ class WireOptions:
                 return Wire(place, timeout_ms)
         return HttpWire(self.url if self.url is not None else settings.bus_url, self.token, timeout_ms)
 
+    def ask(self, type: str, data: dict[str, Any], kind: str = "command", **opening: Any) -> dict[str, Any]:
+        """The data of the node's reply to the members that are not None; an error of the node is raised."""
+        with self.open(**opening) as wire:
+            answer = wire.ask(kind, type, {key: value for key, value in data.items() if value is not None})
+        found: dict[str, Any] = answer["data"]
+        if answer["kind"] == "error":
+            from mainspring.client import NodeRefused
 
-def data_of_reply(wire: Wire, kind: str, type: str, data: dict[str, Any]) -> dict[str, Any]:
-    """Ask with the members that are not None; an error of the node is raised."""
-    answer = wire.ask(kind, type, {key: value for key, value in data.items() if value is not None})
-    found: dict[str, Any] = answer["data"]
-    if answer["kind"] == "error":
-        from mainspring.client import NodeRefused
-
-        raise NodeRefused(found.get("message", "the node refused"), remedy=found.get("remedy", ""))
-    return found
+            raise NodeRefused(found.get("message", "the node refused"), remedy=found.get("remedy", ""))
+        return found

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
-from dataclasses import MISSING, fields, is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
@@ -34,15 +34,9 @@ C = TypeVar("C", bound=Callable[..., Any])
 def spread(command: Callable[..., R]) -> Callable[..., R]:
     """The command with each parameter that is a dataclass of options replaced by those options."""
     hints = get_type_hints(command, include_extras=True)
-    groups = {name: kind for name, kind in hints.items() if isinstance(kind, type) and is_dataclass(kind)}
+    groups: dict[str, Any] = {name: kind for name, kind in hints.items() if is_dataclass(kind)}
     if not groups:
         return command
-    options: list[inspect.Parameter] = []
-    for name, given in inspect.signature(command).parameters.items():
-        if name in groups:
-            options.extend(_options_of(groups[name]))
-        else:
-            options.append(inspect.Parameter(name, _BY_NAME, default=given.default, annotation=hints[name]))
 
     @functools.wraps(command)
     def called(**given: Any) -> R:
@@ -51,25 +45,20 @@ def spread(command: Callable[..., R]) -> Callable[..., R]:
         }
         return command(**given, **made)
 
+    options = list(_options_of(command))
     called.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
     called.__annotations__ = {each.name: each.annotation for each in options}
     return called
 
 
-_BY_NAME = inspect.Parameter.KEYWORD_ONLY
-
-
-def _options_of(kind: type[Any]) -> list[inspect.Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
-    return [
-        inspect.Parameter(
-            each.name,
-            _BY_NAME,
-            default=inspect.Parameter.empty if each.default is MISSING else each.default,
-            annotation=hints[each.name],
-        )
-        for each in fields(kind)
-    ]
+def _options_of(made_by: Callable[..., Any]) -> Iterator[inspect.Parameter]:
+    """The parameters of a command or a dataclass; those of a dataclass stand for the parameter it is the type of."""
+    hints = get_type_hints(made_by, include_extras=True)
+    for name, given in inspect.signature(made_by).parameters.items():
+        if is_dataclass(hints[name]):
+            yield from _options_of(hints[name])
+        else:
+            yield given.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=hints[name])
 
 
 def tidy(command: Any) -> Any:

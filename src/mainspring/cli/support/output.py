@@ -86,6 +86,18 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def on_change(say: Callable[[str], object], texts: dict[str, str], said: str = "") -> Callable[[str], None]:
+    """For `on_state` of a client: says what a state means, unless that was the last thing said."""
+
+    def on_state(state: str) -> None:
+        nonlocal said
+        if texts.get(state, said) != said:
+            said = texts[state]
+            say(said)
+
+    return on_state
+
+
 def event_line(envelope: dict[str, Any], *, several_topics: bool = True, attempt: int = 1) -> str:
     """An event on one line: when, where, key, headers, payload."""
     where = f"{envelope.get('partition', 0)}:{envelope['offset']}"
