@@ -14,13 +14,15 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 import uuid_utils
 
 from mainspring.errors import MainspringError
 from mainspring.json_text import nesting
+
+_T = TypeVar("_T")
 
 Kind = Literal["command", "query", "event", "reply", "error"]
 KINDS: Final = ("command", "query", "event", "reply", "error")
@@ -191,13 +193,13 @@ def _refusal(line: bytes, error: Exception) -> MainspringError:
         return NotJson(_TOO_DEEP)
     except msgspec.DecodeError as broken:
         return NotJson(f"Invalid JSON: {_json_mistake(broken)}")
-    members = _members(text)
+    members = _part(text, _as_members)
     if members is None:
         return NotAMessage("Schema validation failed: a message is an object with kind, type, data and metadata")
-    type_given = _text(members.get("type"))
+    type_given = _part(members.get("type"), _as_text)
     return NotAMessage(
         f"Schema validation failed: {validation_text(error)}",
-        id=_text((_members(members.get("metadata")) or {}).get("id")),
+        id=_part((_part(members.get("metadata"), _as_members) or {}).get("id"), _as_text),
         type=type_given if type_given is not None and is_type(type_given) else None,
     )
 
@@ -205,16 +207,9 @@ def _refusal(line: bytes, error: Exception) -> MainspringError:
 # One member at a time: a number no computer can hold, in one place, must not hide the id in another.
 
 
-def _members(text: msgspec.Raw | None) -> dict[str, msgspec.Raw] | None:
+def _part(text: msgspec.Raw | None, decode: Callable[[msgspec.Raw], _T]) -> _T | None:
     try:
-        return None if text is None else _as_members(text)
-    except msgspec.ValidationError:
-        return None
-
-
-def _text(text: msgspec.Raw | None) -> str | None:
-    try:
-        return None if text is None else _as_text(text)
+        return None if text is None else decode(text)
     except msgspec.ValidationError:
         return None
 

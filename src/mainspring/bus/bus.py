@@ -25,12 +25,7 @@ from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
-from mainspring.bus.results import (
-    NewEvent,
-    Published,
-    ReadyState,
-    Stats,
-)
+from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schedules.schedules import Schedule, Schedules
 from mainspring.bus.schemas.registry import SPACE as SCHEMAS

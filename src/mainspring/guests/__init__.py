@@ -18,11 +18,11 @@ Optional: nothing else of Mainspring imports this package before a loop socket i
 
 from typing import TYPE_CHECKING, Final
 
+from mainspring.guests.errors import Code as Code
 from mainspring.guests.errors import NeedsLinux as NeedsLinux
 from mainspring.guests.errors import NotAttachable as NotAttachable
 from mainspring.guests.errors import RequestRefused as RequestRefused
 from mainspring.guests.errors import StreamClosed as StreamClosed
-from mainspring.guests.protocol.codes import Code as Code
 from mainspring.guests.protocol.operations import READY as READY
 from mainspring.guests.protocol.operations import TIMER as TIMER
 from mainspring.guests.protocol.operations import Event as Event

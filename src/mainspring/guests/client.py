@@ -17,12 +17,11 @@ import os
 import socket
 from pathlib import Path
 
-from mainspring.guests.errors import NotAttachable, RequestRefused, StreamClosed
+from mainspring.guests.errors import Code, NotAttachable, RequestRefused, StreamClosed
 from mainspring.guests.guest import Guest
 from mainspring.guests.handles import FIRST, HasFileno, copied
 from mainspring.guests.protocol import operations as ops
 from mainspring.guests.protocol import zcl1
-from mainspring.guests.protocol.codes import Code
 from mainspring.guests.protocol.operations import Op, Poll
 
 _DESCRIPTORS_PER_MESSAGE = 250  # the kernel's limit is 253

@@ -1,6 +1,8 @@
-"""The errors a host program or a guest client of this part can meet."""
+"""The errors a host program or a guest client of this part can meet, and the result codes of the guest ABI."""
 
 from __future__ import annotations
+
+from enum import IntEnum
 
 from mainspring.errors import MainspringError
 
@@ -23,3 +25,19 @@ class NeedsLinux(MainspringError, code="needs_linux"):
 
 class StreamClosed(MainspringError, code="stream_closed"):
     """The other side ended the ZCL1 stream, or sent what is none."""
+
+
+class Code(IntEnum):
+    """What a guest's call came to when it gave no count; plain negative numbers on the wire."""
+
+    OK = 0
+    INVALID = -1
+    BOUNDS = -2
+    NOENT = -3
+    DENIED = -4
+    CLOSED = -5
+    AGAIN = -6
+    NOSYS = -7
+    OOM = -8
+    IO = -9
+    INTERNAL = -10

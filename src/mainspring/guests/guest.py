@@ -14,8 +14,8 @@ from collections.abc import Callable
 from mainspring.guests.capabilities.event_bus import EventStream, Hub
 from mainspring.guests.capabilities.info import InfoCapability
 from mainspring.guests.capabilities.loop import LoopCapability, require_epoll
+from mainspring.guests.errors import Code
 from mainspring.guests.handles import CAN_END, CAN_READ, CAN_WRITE, MAX_HANDLES, Attached, HandleTable, HasFileno
-from mainspring.guests.protocol.codes import Code
 from mainspring.guests.protocol.control import control
 from mainspring.guests.protocol.stream import Stream
 from mainspring.loop import Clock, MonotonicClock

@@ -15,8 +15,7 @@ import stat
 from collections.abc import Callable
 from typing import Protocol
 
-from mainspring.guests.errors import NotAttachable
-from mainspring.guests.protocol.codes import Code
+from mainspring.guests.errors import Code, NotAttachable
 from mainspring.guests.protocol.stream import Stream
 
 FIRST = 3  # 0, 1 and 2 are kept for standard input, output and error

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mainspring.errors import MainspringError, MissingExtra
+from mainspring.guests.errors import Code
 from mainspring.guests.guest import Guest
-from mainspring.guests.protocol.codes import Code
 from mainspring.guests.protocol.control import LISTINGS
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from mainspring.bus import Checker
 from mainspring.bus.access import TokenSource
 from mainspring.errors import BootError
 from mainspring.import_path import find_object
-from mainspring.node.core import BootFailure, Core
+from mainspring.node.core import Core
 from mainspring.server import LostLeases, NdjsonServer, NodeParts, add_websocket
 from mainspring.server.http import (
     Dashboard,
@@ -205,6 +205,3 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
             remedy="tls_cert and tls_key name PEM files that belong together and that the node may read",
         ) from None
     return context
-
-
-__all__ = ["BootFailure", "Node", "load_program"]

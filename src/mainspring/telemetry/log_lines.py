@@ -18,12 +18,7 @@ from mainspring.settings import Settings
 from mainspring.telemetry.causation import handling
 from mainspring.telemetry.spans import tracing
 
-_LEVELS: Final = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
+_LEVELS: Final = {name: logging.getLevelNamesMapping()[name.upper()] for name in ("debug", "info", "warning", "error")}
 
 
 class WithMessage(logging.Filter):

@@ -14,15 +14,7 @@ import msgspec
 
 from mainspring.beats.errors import LineExists, UnknownBeat
 from mainspring.beats.storage.journal import GENESIS, BeginFact
-from mainspring.beats.storage.line import (
-    SPACE,
-    AsyncLog,
-    QueuedImpulses,
-    StoredLine,
-    checked_line,
-    decode_value,
-    number,
-)
+from mainspring.beats.storage.line import SPACE, AsyncLog, QueuedImpulses, StoredLine, decode_value, number
 from mainspring.log import ABSENT, Batch, Refused
 
 _STEP: Final = 500  # records per batch: other writers get their turns in between
@@ -33,8 +25,7 @@ async def fork(log: AsyncLog, at: int, new: str, *, line: str = "main") -> None:
 
     Signals that came later do not come along. Bindings do that count from its next beat on, like a program's own.
     """
-    checked_line(new)
-    source = StoredLine(log, line)
+    source, target = StoredLine(log, line), StoredLine(log, new)
     head = await source.head()
     if head is None:
         raise UnknownBeat(f"there is no line {line!r}", remedy="`mainspring beats lines` shows all")
@@ -42,7 +33,7 @@ async def fork(log: AsyncLog, at: int, new: str, *, line: str = "main") -> None:
         raise UnknownBeat(
             f"line {line!r} cannot be forked at beat {at}", remedy=f"beats {head.oldest - 1} to {head.beat} can"
         )
-    if await StoredLine(log, new).head() is not None:
+    if await target.head() is not None:
         raise LineExists(f"there is a line {new!r} already", remedy="choose another name")
     batch = Batch()
     async for space, key, value in _kept(log, line, new, at):

@@ -15,18 +15,9 @@ from typing import Any, Final
 
 import msgspec
 
+from mainspring.beats.storage import journal
 from mainspring.beats.storage.cells import from_text
-from mainspring.beats.storage.journal import (
-    CommitFact,
-    DeleteFact,
-    DiagnosticFact,
-    EmitFact,
-    EnqueueFact,
-    Fact,
-    Impulse,
-    RunFact,
-    WriteFact,
-)
+from mainspring.beats.storage.journal import Fact, Impulse
 
 _BEAT: Final = re.compile(r"/rt/beat/([1-9][0-9]{0,17})(?:/([a-z]+))?")
 _DEAD: Final = re.compile(r"/rt/dead/([1-9][0-9]{0,17})")
@@ -77,7 +68,7 @@ class _BeatView:
     def __init__(self, facts: Sequence[Fact], content: Callable[[str], str | None]) -> None:
         self._facts = facts
         self._content = content
-        self._impulses = [fact.impulse for fact in facts if isinstance(fact, EnqueueFact)]
+        self._impulses = [fact.impulse for fact in facts if isinstance(fact, journal.EnqueueFact)]
 
     def inbox(self) -> list[dict[str, Any]]:
         return [inbox_entry(impulse) for impulse in self._impulses]
@@ -92,16 +83,16 @@ class _BeatView:
                 **({"error": fact.error} if fact.error else {}),
             }
             for fact in self._facts
-            if isinstance(fact, RunFact)
+            if isinstance(fact, journal.RunFact)
         ]
 
     def stage(self) -> list[dict[str, Any]]:
-        enzymes = {fact.run: fact.enzyme for fact in self._facts if isinstance(fact, RunFact)}
+        enzymes = {fact.run: fact.enzyme for fact in self._facts if isinstance(fact, journal.RunFact)}
         staged: list[dict[str, Any]] = []
         for fact in self._facts:
-            if isinstance(fact, DeleteFact):
+            if isinstance(fact, journal.DeleteFact):
                 staged.append({"op": "delete", "path": fact.path, "value": None, "enzyme": enzymes[fact.run]})
-            elif isinstance(fact, WriteFact):
+            elif isinstance(fact, journal.WriteFact):
                 text = self._content(fact.content) if fact.content is not None else bytes(fact.value).decode()
                 value = None if text is None else from_text(text)
                 entry = {"op": "write", "path": fact.path, "value": value, "enzyme": enzymes[fact.run]}
@@ -109,13 +100,13 @@ class _BeatView:
         return staged
 
     def emitted(self) -> list[dict[str, Any]]:
-        emissions = (fact for fact in self._facts if isinstance(fact, EmitFact))
+        emissions = (fact for fact in self._facts if isinstance(fact, journal.EmitFact))
         return [{"signal": fact.signal, "target": fact.target, "beat": fact.beat} for fact in emissions]
 
     def diagnostics(self) -> list[dict[str, Any]]:
-        notes = (fact for fact in self._facts if isinstance(fact, DiagnosticFact))
+        notes = (fact for fact in self._facts if isinstance(fact, journal.DiagnosticFact))
         return [{**msgspec.structs.asdict(note), "names": list(note.names)} for note in notes]
 
     def digest(self) -> str:
         commit = self._facts[-1]
-        return commit.digest if isinstance(commit, CommitFact) else ""
+        return commit.digest if isinstance(commit, journal.CommitFact) else ""

@@ -107,12 +107,6 @@ class QueuedImpulses(msgspec.Struct, frozen=True):
     impulses: list[Impulse]
 
 
-def checked_line(name: str) -> str:
-    if not name or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in name):
-        raise InvalidRegistration(f"a line's name has letters, digits, '-', '_' and '.', not {name!r}")
-    return name
-
-
 def number(beat: int) -> str:
     return f"{beat:016d}"
 
@@ -223,7 +217,9 @@ class StoredLine:
     """Reads one line of beats in a log."""
 
     def __init__(self, log: AsyncLog, name: str = "main") -> None:
-        self.name: str = checked_line(name)
+        if not name or not all(c.isascii() and (c.isalnum() or c in "-_.") for c in name):
+            raise InvalidRegistration(f"a line's name has letters, digits, '-', '_' and '.', not {name!r}")
+        self.name: str = name
         self.log = log
         self.journals: str = journals_of(name)
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 
 import msgspec
@@ -58,18 +59,16 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
         ]
 
 
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A batch being collected or under way, and who waits for which part of it."""
 
-    __slots__ = ("appends", "audited", "batch", "store_topic", "topics", "waiting")
-
-    def __init__(self, store_topic: StoreTopic, audited: bool = True) -> None:
-        self.store_topic: StoreTopic = store_topic
-        self.audited = audited
-        self.batch = Batch()
-        self.appends: list[Append] = []
-        self.waiting: list[tuple[OnDone, int, int]] = []
-        self.topics: dict[str, Topic] = {}
+    store_topic: StoreTopic
+    audited: bool = True
+    batch: Batch = field(default_factory=Batch)
+    appends: list[Append] = field(default_factory=list)
+    waiting: list[tuple[OnDone, int, int]] = field(default_factory=list)
+    topics: dict[str, Topic] = field(default_factory=dict)
 
     def add(self, topic: Topic, appends: Sequence[Append], on_done: OnDone | None) -> None:
         if topic.name not in self.topics:

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.bus.schemas.validator import compiled
+from mainspring.bus.schemas.validator import Fault, compiled, pointer
 
 Schema = dict[str, Any] | bool
 Found = list[tuple[str, str]]  # where below, why
@@ -39,34 +39,19 @@ _COMPARED: Final = frozenset(
     )
 )
 # Keywords whose meaning depends on what stands beside them: schemas that have them are not merged with others.
-_SEE_SIBLINGS: Final = (
-    "additionalProperties",
-    "items",
-    "prefixItems",
-    "unevaluatedProperties",
-    "unevaluatedItems",
-    "if",
+_SEE_SIBLINGS: Final = frozenset(
+    ("additionalProperties", "items", "prefixItems", "unevaluatedProperties", "unevaluatedItems", "if")
 )
 _LOWER: Final = (("minLength", "string"), ("minItems", "array"), ("minProperties", "object"))
 _UPPER: Final = (("maxLength", "string"), ("maxItems", "array"), ("maxProperties", "object"))
 
 
-class SchemaDifference(msgspec.Struct, frozen=True):
-    """What the writer may write and the reader refuses. `path` is a JSON Pointer; `*` in it is any item."""
-
-    path: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.path or '(the whole payload)'}: {self.reason}"
-
-
-def differences(writer: Schema, reader: Schema) -> list[SchemaDifference]:
-    """Why data of `writer` may not be readable with `reader`; empty when it always is."""
+def differences(writer: Schema, reader: Schema) -> list[Fault]:
+    """What the writer may write and the reader refuses; empty when nothing is. `*` in a path is any item."""
     if writer == reader:
         return []
     found = _Comparison(writer, reader).compare(writer, reader)
-    return [SchemaDifference(path, reason) for path, reason in dict.fromkeys(found)]
+    return [Fault(path, reason) for path, reason in dict.fromkeys(found)]
 
 
 class _Side:
@@ -120,7 +105,7 @@ def _both(one: Schema, other: Schema) -> Schema:
         return one
     if isinstance(one, bool) or isinstance(other, bool):
         return False
-    if any(name in each for each in (one, other) for name in _SEE_SIBLINGS):
+    if not _SEE_SIBLINGS.isdisjoint((*one, *other)):
         return {**one, "allOf": [*one.get("allOf", ()), other]}
     merged = dict(one)
     left: dict[str, Any] = {}
@@ -249,7 +234,7 @@ class _Comparison:
 
     def _properties(self, writer: dict[str, Any], reader: dict[str, Any]) -> Found:
         found: Found = [
-            (f"/{_escaped(name)}", "may be missing; the reader requires it")
+            (pointer([name]), "may be missing; the reader requires it")
             for name in reader.get("required", ())
             if name not in writer.get("required", ())
         ]
@@ -259,7 +244,7 @@ class _Comparison:
             if name in others:
                 found += _below(name, self.compare(schema, others[name]))
             elif taken is False and schema is not False:
-                found.append((f"/{_escaped(name)}", "may be there; the reader allows only the properties it declares"))
+                found.append((pointer([name]), "may be there; the reader allows only the properties it declares"))
             else:
                 found += _below(name, self.compare(schema, taken))
         if isinstance(besides, dict) and besides:
@@ -276,11 +261,7 @@ class _Comparison:
 
 
 def _below(step: str, found: Found) -> Found:
-    return [(f"/{_escaped(step)}{path}", reason) for path, reason in found]
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
+    return [(pointer([step]) + path, reason) for path, reason in found]
 
 
 def _shown(value: object) -> str:

@@ -20,14 +20,7 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from mainspring.bus.errors import (
-    BadSchema,
-    Conflict,
-    SchemaIncompatible,
-    SchemaMismatch,
-    Unavailable,
-    UnknownSchema,
-)
+from mainspring.bus.errors import BadSchema, Conflict, SchemaIncompatible, SchemaMismatch, Unavailable, UnknownSchema
 from mainspring.bus.names import SEPARATOR, check_name
 from mainspring.bus.protocol import OfferedEvent
 from mainspring.bus.schemas.compatibility import Schema, differences
@@ -139,8 +132,7 @@ class TopicSchemas:
             if fault is not None:
                 number = version.info.version
                 raise SchemaMismatch(
-                    f"the payload does not fit version {number} of the schema of {self.topic!r}: "
-                    f"{fault.path or '(the whole payload)'}: {fault.reason}",
+                    f"the payload does not fit version {number} of the schema of {self.topic!r}: {fault}",
                     remedy=f"GET /schemas/{self.topic}/{number} shows the schema",
                     path=fault.path,
                     version=number,
@@ -197,16 +189,14 @@ class SchemaRegistry:
         if schemas is None:
             return SchemaCheck(True, compatibility or DEFAULT_MODE, 0, [])
         old, mode = schemas.latest, compatibility or schemas.latest.compatibility
-        found: list[str] = []
+        broken: list[str] = []
         if mode in ("backward", "full"):
-            found += [
-                f"version {old.version} wrote, the new one reads: {one}" for one in differences(old.schema, schema)
-            ]
+            found = differences(old.schema, schema)
+            broken += [f"version {old.version} wrote, the new one reads: {one}" for one in found]
         if mode in ("forward", "full"):
-            found += [
-                f"the new one writes, version {old.version} reads: {one}" for one in differences(schema, old.schema)
-            ]
-        return SchemaCheck(not found, mode, old.version, found)
+            found = differences(schema, old.schema)
+            broken += [f"the new one writes, version {old.version} reads: {one}" for one in found]
+        return SchemaCheck(not broken, mode, old.version, broken)
 
     async def register(
         self, topic: str, schema_or_type: Any, compatibility: Compatibility | None = None

@@ -48,6 +48,9 @@ class Fault(msgspec.Struct, frozen=True):
     path: str
     reason: str
 
+    def __str__(self) -> str:
+        return f"{self.path or '(the whole payload)'}: {self.reason}"
+
 
 class Validator(Protocol):
     """Something that knows what payloads of one version look like."""

@@ -5,9 +5,8 @@ topic           a topic as the node keeps it in memory: settings, tails, groups,
 registry        every topic of the node, by name; stores their settings
 tail            the end of each partition in memory: the newest offset and the newest events
 follow          reading on, without a group: events as they come
-retention       removes what a topic no longer keeps, by age, number and size
 compaction      of each key only the newest event stays
-housekeeping    when retention, compaction and metrics have their turn
+housekeeping    when retention, compaction and metrics have their turn; retention by age, number and size
 """
 
 from mainspring.bus.topics.config import AccessList as AccessList

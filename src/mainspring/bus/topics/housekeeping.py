@@ -1,6 +1,10 @@
 """What the bus does on its own from time to time: retention, compaction, forgetting dedupe marks, metrics ticks.
 
 Of several nodes on one log, one at a time goes through the topics. Each writes its own metrics.
+
+Retention removes what a topic no longer keeps, by age, number and size, oldest first. All three say where the partition
+should begin; the furthest wins. Events are removed in steps so that publishers get their turns in between. Offsets are
+never used again, and a group whose next event is gone goes on behind the gap.
 """
 
 from __future__ import annotations
@@ -11,10 +15,10 @@ from typing import TYPE_CHECKING
 
 from mainspring.bus.topics.compaction import Compaction
 from mainspring.bus.topics.registry import TopicRegistry
-from mainspring.bus.topics.retention import Retention
+from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Role
 from mainspring.errors import MainspringError
-from mainspring.log import Log
+from mainspring.log import Bounds, Log
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings
 
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from mainspring.bus.groups.delivery import Delivery
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
+
+PAGE = 1_000
 
 
 class Housekeeping:
@@ -39,10 +45,11 @@ class Housekeeping:
         write_metrics: Callable[[], None],
     ) -> None:
         """Of several nodes on one log, the one that has `role` goes through the topics."""
+        self._log = log
+        self._clock = clock
         self._loop = loop
         self._delivery = delivery
         self._topics = topics
-        self._retention = Retention(log, clock)
         self._compaction = Compaction(log, clock, role)
         self._role = role
         self._interval_ms = settings.retention_interval_ms
@@ -77,13 +84,51 @@ class Housekeeping:
 
     async def _round(self) -> None:
         try:
-            await self._retention.forget_dedupe()
+            await self._log.forget_dedupe(self._clock.wall_ms())  # ids are remembered for the dedupe window only
         except MainspringError as error:
             logger.error("dedupe marks could not be forgotten: %s", error)
         for topic in self._topics.all():
             try:
-                await self._retention.round(topic)
+                await self._remove_old(topic)
                 await self._compaction.round(topic)
             except MainspringError as error:
                 logger.error("housekeeping of topic %r: %s", topic.name, error)
         self._plan("round", self._interval_ms, self._begin_round)
+
+    async def _remove_old(self, topic: Topic) -> None:
+        """Retention of one topic."""
+        config = topic.config
+        if not (config.retention_ms or config.retention_count or config.retention_bytes):
+            return
+        for bounds in await self._log.bounds(topic.name):
+            if bounds.head <= bounds.tail:
+                below = await self._first_kept(topic, bounds)
+                if below > bounds.head:
+                    await self._log.trim(topic.name, bounds.partition, below)
+
+    async def _first_kept(self, topic: Topic, bounds: Bounds) -> int:
+        config = topic.config
+        below = bounds.head
+        if config.retention_ms:
+            oldest = self._clock.wall_ms() - config.retention_ms
+            below = max(below, await self._log.offset_at(topic.name, bounds.partition, oldest))
+        too_many = max(0, bounds.events - config.retention_count) if config.retention_count else 0
+        too_large = max(0, bounds.bytes - config.retention_bytes) if config.retention_bytes else 0
+        if too_many or too_large:
+            below = max(below, await self._after(topic, bounds, too_many, too_large))
+        return below
+
+    async def _after(self, topic: Topic, bounds: Bounds, events: int, size: int) -> int:
+        """The first offset behind this many events and bytes, counted from the head; holes do not count."""
+        start = bounds.head
+        while events > 0 or size > 0:
+            outlines = await self._log.outline(topic.name, bounds.partition, start, PAGE)
+            if not outlines:
+                return start
+            for outline in outlines:
+                if events <= 0 and size <= 0:
+                    return outline.offset
+                events -= 1
+                size -= outline.bytes
+                start = outline.offset + 1
+        return start

@@ -12,7 +12,6 @@ behind it: an eventfd stands for it, which is readable exactly while something i
 from __future__ import annotations
 
 import os
-import struct
 
 from mainspring.guests.errors import RequestRefused
 from mainspring.guests.protocol import zcl1
@@ -20,8 +19,6 @@ from mainspring.guests.protocol.stream import OUTPUT_LIMIT, RESERVE, GuestCapabi
 
 SUBSCRIBE, UNSUBSCRIBE, PUBLISH, EVENT = 1, 2, 3, 100
 MAX_SUBSCRIPTIONS = 4096  # of one handle
-
-_U32 = struct.Struct("<I")
 
 
 class Hub:
@@ -45,14 +42,14 @@ class Hub:
     def publish(self, topic: bytes, data: bytes, rid: int) -> int:
         """To how many subscriptions the event went; refused when it does not fit everywhere."""
         subscribers = {i: stream for i, stream in self._topics.get(topic, {}).items() if not stream.closed}
-        size = zcl1.HEADER.size + 3 * _U32.size + len(topic) + len(data)
+        size = zcl1.HEADER.size + 3 * zcl1.U32.size + len(topic) + len(data)
         needed: dict[EventStream, int] = {}
         for stream in subscribers.values():
             needed[stream] = needed.get(stream, 0) + size
         if any(stream.unread + total > OUTPUT_LIMIT - RESERVE for stream, total in needed.items()):
             raise RequestRefused("no room at a subscriber", trace="t_event_bus_full")
         for ident, stream in subscribers.items():
-            payload = _U32.pack(ident) + _text(topic) + _text(data)
+            payload = zcl1.U32.pack(ident) + zcl1.text(topic) + zcl1.text(data)
             stream.push(zcl1.encode(EVENT, rid, payload, zcl1.OK))
         return len(subscribers)
 
@@ -69,22 +66,22 @@ class EventBusCapability(GuestCapability):
 
     def answer(self, op: int, rid: int, payload: bytes, room: int) -> bytes | None:
         if op == SUBSCRIBE:
-            return _U32.pack(self._subscribe(payload))
+            return zcl1.U32.pack(self._subscribe(payload))
         if op == UNSUBSCRIBE:
-            return _U32.pack(self._unsubscribe(payload))
+            return zcl1.U32.pack(self._unsubscribe(payload))
         if op == PUBLISH:
             topic, rest = _taken(payload, "PUBLISH")
             data, rest = _taken(rest, "PUBLISH")
             if rest or not topic:
                 raise _malformed("PUBLISH")
-            return _U32.pack(self._hub.publish(topic, data, rid))
+            return zcl1.U32.pack(self._hub.publish(topic, data, rid))
         raise RequestRefused("unknown op", trace="t_event_bus_unknown_op")
 
     def _subscribe(self, payload: bytes) -> int:
         topic, rest = _taken(payload, "SUBSCRIBE")
-        if len(rest) != _U32.size or not topic:
+        if len(rest) != zcl1.U32.size or not topic:
             raise _malformed("SUBSCRIBE")
-        if rest != bytes(_U32.size):
+        if rest != bytes(zcl1.U32.size):
             raise RequestRefused("flags must be 0", trace="t_event_bus_flags")
         if len(self._subscriptions) >= MAX_SUBSCRIPTIONS:
             raise RequestRefused("too many subscriptions", trace="t_event_bus_full")
@@ -94,9 +91,9 @@ class EventBusCapability(GuestCapability):
 
     def _unsubscribe(self, payload: bytes) -> int:
         """1, or 0 when this handle has no such subscription."""
-        if len(payload) != _U32.size:
+        if len(payload) != zcl1.U32.size:
             raise _malformed("UNSUBSCRIBE")
-        ident = _U32.unpack(payload)[0]
+        ident = zcl1.U32.unpack(payload)[0]
         topic = self._subscriptions.pop(ident, None)
         if topic is None:
             return 0
@@ -134,16 +131,12 @@ class EventStream(Stream):
         os.close(self.descriptor)
 
 
-def _text(content: bytes) -> bytes:
-    return _U32.pack(len(content)) + content
-
-
 def _taken(payload: bytes, op: str) -> tuple[bytes, bytes]:
     """The length-prefixed bytes a payload begins with, and the rest."""
-    end = _U32.size + int.from_bytes(payload[: _U32.size], "little")
-    if len(payload) < max(end, _U32.size):
+    end = zcl1.U32.size + int.from_bytes(payload[: zcl1.U32.size], "little")
+    if len(payload) < max(end, zcl1.U32.size):
         raise _malformed(op)
-    return payload[_U32.size : end], payload[end:]
+    return payload[zcl1.U32.size : end], payload[end:]
 
 
 def _malformed(op: str) -> RequestRefused:

@@ -7,6 +7,7 @@ import struct
 from collections.abc import Callable
 
 from mainspring.guests.errors import RequestRefused
+from mainspring.guests.protocol import zcl1
 from mainspring.guests.protocol.stream import GuestCapability
 from mainspring.loop import Clock
 
@@ -48,7 +49,7 @@ def _machine() -> bytes:
     texts = [name.encode("ascii", "replace")[:64] for name in names]
     flags = sum(1 << number for number, text in enumerate(texts) if text)
     head = struct.pack("<IIII", 1, flags, os.cpu_count() or 1, os.sysconf("SC_PAGESIZE"))
-    return head + b"".join(struct.pack("<I", len(text)) + text for text in texts)
+    return head + b"".join(map(zcl1.text, texts))
 
 
 def _loads() -> bytes:

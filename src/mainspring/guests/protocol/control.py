@@ -9,9 +9,9 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from mainspring.guests.errors import Code
 from mainspring.guests.handles import Attached, HandleTable
 from mainspring.guests.protocol import zcl1
-from mainspring.guests.protocol.codes import Code
 
 CAPS_LIST, HANDLE_OP = 1, 4
 SHUT_DOWN_WRITING = 1  # the one HANDLE_OP
@@ -29,10 +29,7 @@ class Listing(NamedTuple):
     flags: int
 
     def encode(self) -> bytes:
-        kind, name = self.kind.encode(), self.name.encode()
-        return b"".join(
-            (struct.pack("<I", len(kind)), kind, struct.pack("<I", len(name)), name, struct.pack("<I", self.flags))
-        )
+        return zcl1.text(self.kind.encode()) + zcl1.text(self.name.encode()) + zcl1.U32.pack(self.flags)
 
 
 LISTINGS = (  # sorted by kind and name

@@ -9,9 +9,8 @@ When a request has to wait (POLL), `waiting` is true and nothing more is taken u
 
 from __future__ import annotations
 
-from mainspring.guests.errors import RequestRefused
+from mainspring.guests.errors import Code, RequestRefused
 from mainspring.guests.protocol import zcl1
-from mainspring.guests.protocol.codes import Code
 
 OUTPUT_LIMIT = 65536  # bytes of unread answers; with it a guest that never reads is held back
 RESERVE = 512  # more than any answer but those that adapt to the room they get

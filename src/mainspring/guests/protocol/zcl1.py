@@ -20,7 +20,7 @@ MAX_FRAME = 65536  # header included; bounds what a guest can make a host buffer
 MAX_PAYLOAD = MAX_FRAME - HEADER.size
 ERROR, OK = 0, 1  # the status of a response
 
-_TEXT_LENGTH = struct.Struct("<I")
+U32 = struct.Struct("<I")
 
 
 class Zcl1Frame(NamedTuple):
@@ -81,8 +81,12 @@ def encode(op: int, rid: int, payload: bytes = b"", status: int = ERROR) -> byte
 
 def encode_error(op: int, rid: int, trace: str, message: str) -> bytes:
     """An error response: three length-prefixed texts (where, what, detail), the last one empty."""
-    texts = b"".join(_TEXT_LENGTH.pack(len(text)) + text for text in (trace.encode(), message.encode(), b""))
-    return encode(op, rid, texts, ERROR)
+    return encode(op, rid, b"".join(map(text, (trace.encode(), message.encode(), b""))), ERROR)
+
+
+def text(content: bytes) -> bytes:
+    """Bytes with their length before them, as all payloads hold texts."""
+    return U32.pack(len(content)) + content
 
 
 def decode_error(payload: bytes) -> ErrorText:

@@ -14,9 +14,8 @@ import threading
 from collections.abc import Callable, Iterable
 
 from mainspring.guests.capabilities.loop import LoopCapability
-from mainspring.guests.errors import RequestRefused
+from mainspring.guests.errors import Code, RequestRefused
 from mainspring.guests.handles import MAX_HANDLES, Attached, HandleTable
-from mainspring.guests.protocol.codes import Code
 from mainspring.guests.protocol.operations import Op
 from mainspring.guests.protocol.stream import Stream
 from mainspring.loop import Clock
