@@ -206,21 +206,19 @@ def load(
     values: dict[str, object] = {}
     sources = dict.fromkeys(known, "default")
 
+    def take(item: Field[Any], value: object, where: str, source: str) -> None:
+        values[item.name], sources[item.name] = _fit(item, value, where), source
+
     if file is not None:
         for name, value in _read_file(file).items():
-            item = _known(known, name, f"{file}")
-            values[name] = _fit(item, value, f"{name} in {file}")
-            sources[name] = "file"
+            take(_known(known, name, f"{file}"), value, f"{name} in {file}", "file")
 
-    environ = environ or {}
     by_env = {environment_name(item): item for item in known.values()}
-    for variable, text in environ.items():
-        if variable in by_env:
-            if text == "" and by_env[variable].type != "str":
-                continue  # an empty variable is how a shell says "not set"
-            name = by_env[variable].name
-            values[name] = _fit(by_env[variable], _from_text(by_env[variable], text, variable), variable)
-            sources[name] = "environment"
+    for variable, text in (environ or {}).items():
+        item = by_env.get(variable)
+        if item is not None:
+            if text or item.type == "str":  # an empty variable is how a shell says "not set"
+                take(item, _from_text(item, text, variable), variable, "environment")
         elif variable.startswith(PREFIX) and variable not in NOT_SETTINGS:
             raise SettingError(
                 f"unknown setting {variable} in the environment",
@@ -228,11 +226,8 @@ def load(
             )
 
     for name, value in (flags or {}).items():
-        if value is None:
-            continue
-        item = _known(known, name, "the flags")
-        values[name] = _fit(item, value, f"--{name.replace('_', '-')}")
-        sources[name] = "flag"
+        if value is not None:
+            take(_known(known, name, "the flags"), value, f"--{name.replace('_', '-')}", "flag")
 
     if sources["engine"] == "default" and values.get("mongo_url"):
         values["engine"], sources["engine"] = values["mongo_url"], sources["mongo_url"]

@@ -5,7 +5,7 @@
 - `stage`: what one call of an enzyme may see and do
 - `calls`: calling an enzyme, on a loop or without one; `parallel` calls several side by side
 - `state`: what a line is at one moment, in memory
-- `report`: what a beat says about itself
+- `report`: what a beat says about itself; `runtime_tree`: how its journal is read at /rt/...
 - `driver`: when beats run: at an interval, when work arrives
 - `inlets`: signals from topics
 - `lineage`: which message or event a signal comes from, for log lines and spans

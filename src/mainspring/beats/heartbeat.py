@@ -23,6 +23,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -64,20 +65,18 @@ _result = attrgetter("result")
 _code = attrgetter("code")
 
 
+@dataclass(slots=True, eq=False)
 class BeatTally:
     """Counted since this process opened the line. `ns` is filled by a driver, which has a clock."""
 
-    __slots__ = ("beats", "diagnostics", "emitted", "failed", "ns", "results", "signals", "staged")
-
-    def __init__(self) -> None:
-        self.beats: int = 0
-        self.failed: int = 0  # beats that did not happen: a log that could not write, an inlet that failed
-        self.signals: int = 0
-        self.staged: int = 0
-        self.emitted: int = 0
-        self.results: Counter[str] = Counter()  # of calls: ok, retry, failed, fatal; and duplicate
-        self.diagnostics: Counter[str] = Counter()
-        self.ns: Histogram = nanoseconds()
+    beats: int = 0
+    failed: int = 0  # beats that did not happen: a log that could not write, an inlet that failed
+    signals: int = 0
+    staged: int = 0
+    emitted: int = 0
+    results: Counter[str] = field(default_factory=Counter)  # of calls: ok, retry, failed, fatal; and duplicate
+    diagnostics: Counter[str] = field(default_factory=Counter)
+    ns: Histogram = field(default_factory=nanoseconds)
 
     def count(self, report: BeatReport) -> None:
         """A beat happened."""

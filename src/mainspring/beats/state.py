@@ -11,8 +11,8 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from mainspring.beats import runtime_tree as tree
 from mainspring.beats.beat import Draft
-from mainspring.beats.history import runtime_tree as tree
 from mainspring.beats.matching.agenda import Resolver
 from mainspring.beats.matching.bindings import Bindings
 from mainspring.beats.matching.registry import Bind, Enzyme, Register, Registry, Unregister

@@ -15,7 +15,16 @@ from mainspring.guests.capabilities.event_bus import EventStream, Hub
 from mainspring.guests.capabilities.info import InfoCapability
 from mainspring.guests.capabilities.loop import LoopCapability, require_epoll
 from mainspring.guests.errors import Code
-from mainspring.guests.handles import CAN_END, CAN_READ, CAN_WRITE, MAX_HANDLES, Attached, HandleTable, HasFileno
+from mainspring.guests.handles import (
+    CAN_END,
+    CAN_READ,
+    CAN_WRITE,
+    MAX_HANDLES,
+    Attached,
+    HandleTable,
+    HasFileno,
+    copied,
+)
 from mainspring.guests.protocol.control import control
 from mainspring.guests.protocol.stream import Stream
 from mainspring.loop import Clock, MonotonicClock
@@ -71,7 +80,7 @@ class Guest:
 
     def attach(self, thing: HasFileno | int) -> int:
         """A watchable handle for a descriptor of the host, which keeps its own copy. OOM when the table is full."""
-        return self._attach(Attached.copy_of(thing))
+        return self._attach(Attached(copied(thing)))
 
     def adopt(self, descriptor: int) -> int:
         """Like `attach`, but the descriptor itself is the guest's from now on, also when the table is full."""
@@ -85,7 +94,7 @@ class Guest:
 
     def reserve(self, number: int, thing: HasFileno | int) -> None:
         """Gives the guest a stream under the number 0, 1 or 2. It can be read and written, not watched."""
-        self._handles.reserve(number, Attached.copy_of(thing))
+        self._handles.reserve(number, Attached(copied(thing)))
 
     def write(self, handle: int, data: bytes) -> int:
         """How many bytes were taken, or a code. Requests are carried out in here, and POLL waits in here.

@@ -48,10 +48,6 @@ class Attached:
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
-    @classmethod
-    def copy_of(cls, thing: HasFileno | int) -> Attached:
-        return cls(copied(thing))
-
     @property
     def flags(self) -> int:
         mode = fcntl.fcntl(self.descriptor, fcntl.F_GETFL) & os.O_ACCMODE

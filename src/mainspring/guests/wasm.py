@@ -178,7 +178,7 @@ class _Run:
         def call(*arguments: int) -> int:
             if self._abi is None:
                 raise GuestFailed("the module calls its host before it is instantiated", remedy="do it in main")
-            self._burn(CALL_FUEL)
+            self._store.set_fuel(max(self._store.get_fuel() - CALL_FUEL, 0))
             result = int(getattr(self._abi, name)(*arguments))
             if self._guest.waits != self._waits:
                 self._waits = self._guest.waits
@@ -186,9 +186,6 @@ class _Run:
             return result
 
         return call
-
-    def _burn(self, fuel: int) -> None:
-        self._store.set_fuel(max(self._store.get_fuel() - fuel, 0))
 
     def _heap_base(self, exports: Any, memory: LinearMemory) -> int:
         base = exports.get("__heap_base")

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
+from mainspring.beats import runtime_tree as tree
 from mainspring.beats.calls import run_now
 from mainspring.beats.errors import DamagedJournal, UnknownBeat
-from mainspring.beats.history import runtime_tree as tree
 from mainspring.beats.matching.path import canonical
 from mainspring.beats.state import LineState
 from mainspring.beats.storage.cells import from_text

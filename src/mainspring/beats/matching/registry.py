@@ -194,10 +194,8 @@ def refuse_conflict(registry: Registry, pending: Iterable[object], new: Registra
     for change in pending:
         if isinstance(change, Unregister) and change.name == new.name:
             known = None
-        elif isinstance(change, Register) and (change.registration.name, change.registration.query) == (
-            new.name,
-            new.query,
-        ):
-            known = known or change.registration
+        elif isinstance(change, Register):
+            asked = change.registration
+            known = known or (asked if (asked.name, asked.query) == (new.name, new.query) else None)
     if known is not None:
         refuse_contradiction(known, new)

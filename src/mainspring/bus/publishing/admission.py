@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from itertools import repeat
 from typing import TYPE_CHECKING, Final
@@ -50,29 +51,19 @@ _to_json = msgspec.json.Encoder().encode
 _to_sorted_json = msgspec.json.Encoder(order="sorted").encode
 
 
+@dataclass(eq=False)
 class Admission:
     """Checks events, and gives them their ids and partitions."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        topics: TopicRegistry,
-        access: Access,
-        schemas: SchemaRegistry,
-        settings: Settings,
-        *,
-        new_id: Callable[[], str],
-        random: Callable[[], float],
-    ) -> None:
-        self._clock = clock
-        self._topics = topics
-        self._access = access
-        self._schemas = schemas
-        self.new_id = new_id
-        self._random = random
-        self._most_bytes = settings.max_frame_bytes
-        self._dedupe_window_ms = settings.dedupe_window_ms
-        self.closed = False
+    clock: Clock
+    topics: TopicRegistry
+    access: Access
+    schemas: SchemaRegistry
+    settings: Settings
+    _: KW_ONLY
+    new_id: Callable[[], str]
+    random: Callable[[], float]
+    closed: bool = False
 
     def accept(
         self,
@@ -94,11 +85,11 @@ class Admission:
         try:
             if self.closed:
                 raise Unavailable("the node is stopping", remedy="publish again in a moment")
-            topic = self._topics.open(name)
-            self._access.check_now(topic.config, "publish", who)
+            topic = self.topics.open(name)
+            self.access.check_now(topic.config, "publish", who)
             if limited and (bucket is not None or topic.bucket is not None):
                 self._check_rates(topic, bucket, len(events))
-            now = self._clock.wall_ms()
+            now = self.clock.wall_ms()
             appends = self._appends(topic, events, now, expect, who.verified if isinstance(who, Caller) else b"")
             due: Sequence[int] = ()
             for event in events:
@@ -115,7 +106,7 @@ class Admission:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it."""
         event = NewEvent(bytes(schedule.payload), schedule.key, schedule.headers)
         verified = who.verified if isinstance(who, Caller) else b""
-        (append,) = self._appends(self._topics.open(schedule.topic), (event,), 0, None, verified)
+        (append,) = self._appends(self.topics.open(schedule.topic), (event,), 0, None, verified)
         headers = None if append.headers is None else msgspec.json.decode(append.headers)
         return msgspec.structs.replace(schedule, headers=headers)
 
@@ -127,7 +118,7 @@ class Admission:
             topic=topic.name,
             partition=self._partition(key, topic.config.partitions),
             id=self.new_id(),
-            ts=self._clock.wall_ms(),
+            ts=self.clock.wall_ms(),
             payload=payload,
             key=key,
             headers=_to_json(headers) if headers else None,
@@ -136,7 +127,7 @@ class Admission:
     def _partition(self, key: str | None, partitions: int) -> int:
         if key is not None:
             return partition_of(key, partitions)
-        return int(self._random() * partitions) if partitions > 1 else 0
+        return int(self.random() * partitions) if partitions > 1 else 0
 
     def _appends(
         self, topic: Topic, events: Sequence[OfferedEvent], now: int, expect: int | None, verified: bytes
@@ -144,7 +135,7 @@ class Admission:
         """The events as they are stored. What the node adds to headers is made once for all that get the same."""
         payloads = [bytes(event.payload) for event in events]
         _check_payloads(payloads)
-        schemas = self._schemas.of(topic.name)
+        schemas = self.schemas.of(topic.name)
         added: Iterable[VerifiedHeaders]
         if schemas is None:
             added = repeat(verified_headers(verified), len(events))
@@ -152,7 +143,7 @@ class Admission:
             stamps = schemas.check_all(events, tombstones=topic.config.compact)
             added = [verified_headers(verified, stamp) for stamp in stamps]
         name, partitions = topic.name, topic.config.partitions
-        window, most_bytes = self._dedupe_window_ms, self._most_bytes
+        window, most_bytes = self.settings.dedupe_window_ms, self.settings.max_frame_bytes
         appends = []
         for event, payload, more in zip(events, payloads, added, strict=True):
             headers = more.added_to(event.headers) if event.headers else more.alone
@@ -168,7 +159,7 @@ class Admission:
         return appends
 
     def _check_rates(self, topic: Topic, bucket: TokenBucket | None, count: int) -> None:
-        now = self._clock.now_ms()
+        now = self.clock.now_ms()
         for limit in (bucket, topic.bucket):
             if limit is None or limit.take(count, now):
                 continue

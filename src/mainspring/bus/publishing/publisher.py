@@ -81,6 +81,7 @@ class _Pending:
         self.batch.operations.extend(appends)
 
 
+@dataclass(eq=False)
 class Publisher:
     """Collects, submits, answers.
 
@@ -89,21 +90,14 @@ class Publisher:
     because what is due is published here again.
     """
 
-    store_delayed: Callable[[Accepted, OnDone], None]
+    log: Log
+    counters: BusCounters
+    audit: Audit
+    appended: Callable[[Topic], None]
+    store_topic: StoreTopic
+    store_delayed: Callable[[Accepted, OnDone], None] = field(init=False)
 
-    def __init__(
-        self,
-        log: Log,
-        counters: BusCounters,
-        audit: Audit,
-        appended: Callable[[Topic], None],
-        store_topic: StoreTopic,
-    ) -> None:
-        self._log = log
-        self._counters = counters
-        self._audit = audit
-        self._appended = appended
-        self._store_topic = store_topic
+    def __post_init__(self) -> None:
         self._open: _Pending | None = None
         self._under_way = 0
         self._idle = asyncio.Event()
@@ -119,12 +113,12 @@ class Publisher:
             self.store_delayed(accepted, on_done or _ignore)
         elif accepted.expects:
             self._flush()
-            pending = _Pending(self._store_topic)
+            pending = _Pending(self.store_topic)
             pending.add(accepted.topic, accepted.appends, on_done)
             self._submit(pending)
         else:
             if self._open is None:
-                self._open = _Pending(self._store_topic)
+                self._open = _Pending(self.store_topic)
                 asyncio.get_running_loop().call_soon(self._flush)
             self._open.add(accepted.topic, accepted.appends, on_done)
 
@@ -139,7 +133,7 @@ class Publisher:
 
     def prepare(self, accepted: Accepted) -> Prepared:
         """The events as part of someone else's batch."""
-        pending = _Pending(self._store_topic)
+        pending = _Pending(self.store_topic)
         pending.add(accepted.topic, accepted.appends, None)
 
         def stored(receipt: Receipt) -> None:
@@ -154,7 +148,7 @@ class Publisher:
     def submit_batch(self, batch: Batch, topics: Sequence[Topic], on_done: OnDone, *, audited: bool = True) -> None:
         """A batch that belongs together, with events of these topics in it; `audited`: as published."""
         self._flush()
-        pending = _Pending(self._store_topic, audited)
+        pending = _Pending(self.store_topic, audited)
         for topic in topics:
             pending.add(topic, (), None)
         pending.appends = [operation for operation in batch.operations if isinstance(operation, Append)]
@@ -181,7 +175,7 @@ class Publisher:
     def _submit(self, pending: _Pending) -> None:
         self._under_way += 1
         self._idle.clear()
-        self._log.submit(pending.batch, lambda result: self._decided(pending, result))
+        self.log.submit(pending.batch, lambda result: self._decided(pending, result))
 
     def _decided(self, pending: _Pending, result: Result) -> None:
         self._under_way -= 1
@@ -221,16 +215,16 @@ class Publisher:
 
     def _count(self, pending: _Pending, topic: Topic, partition: int, offset: int, count: int) -> None:
         """So many events were stored, the last one at `offset`. What was there already is not counted again."""
-        self._counters.published += count
+        self.counters.published += count
         topic.published += count
         if pending.audited:
-            self._audit.note("publish", topic, partition, offset, count)
+            self.audit.note("publish", topic, partition, offset, count)
 
     def _wake_readers(self, topics: dict[str, Topic]) -> None:
         for topic in topics.values():
             topic.stored = True
             if topic.active or topic.followers:
-                self._appended(topic)
+                self.appended(topic)
 
 
 def _runs(pending: _Pending, placed: Sequence[Placed]) -> dict[PartitionTail, tuple[int, list[Append]]]:

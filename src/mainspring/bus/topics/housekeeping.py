@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mainspring.bus.topics.compaction import Compaction
@@ -30,88 +31,81 @@ logger: logging.Logger = logging.getLogger("mainspring.bus")
 PAGE = 1_000
 
 
+@dataclass(eq=False)
 class Housekeeping:
-    """Plans its rounds on the loop. The next round is planned when one has ended, so rounds never overlap."""
+    """Plans its rounds on the loop. The next round is planned when one has ended, so rounds never overlap.
 
-    def __init__(
-        self,
-        log: Log,
-        clock: Clock,
-        loop: Loop,
-        delivery: Delivery,
-        topics: TopicRegistry,
-        settings: Settings,
-        role: Role,
-        write_metrics: Callable[[], None],
-    ) -> None:
-        """Of several nodes on one log, the one that has `role` goes through the topics."""
-        self._log = log
-        self._clock = clock
-        self._loop = loop
-        self._delivery = delivery
-        self._topics = topics
-        self._compaction = Compaction(log, clock, role)
-        self._role = role
-        self._interval_ms = settings.retention_interval_ms
-        self._metrics_interval_ms = settings.metrics_interval_ms
-        self._metrics = write_metrics
+    Of several nodes on one log, the one that has `role` goes through the topics.
+    """
+
+    log: Log
+    clock: Clock
+    loop: Loop
+    delivery: Delivery
+    topics: TopicRegistry
+    settings: Settings
+    role: Role
+    write_metrics: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self._compaction = Compaction(self.log, self.clock, self.role)
         self._timers: dict[str, Hashable] = {}
         self._stopped = False
 
     def start(self) -> None:
-        self._plan("round", self._interval_ms, self._begin_round)
-        if self._metrics_interval_ms:
-            self._plan("metrics", self._metrics_interval_ms, self._write_metrics)
+        self._plan("round", self.settings.retention_interval_ms, self._begin_round)
+        if self.settings.metrics_interval_ms:
+            self._plan("metrics", self.settings.metrics_interval_ms, self._write_metrics)
 
     def stop(self) -> None:
         self._stopped = True
         for timer in self._timers.values():
-            self._loop.cancel(timer)
+            self.loop.cancel(timer)
 
     def _plan(self, name: str, delay_ms: int, work: Callable[[None], None]) -> None:
         if not self._stopped:
-            self._timers[name] = self._loop.schedule(delay_ms, work, None, ref=False)
+            self._timers[name] = self.loop.schedule(delay_ms, work, None, ref=False)
 
     def _write_metrics(self, _: None) -> None:
-        self._metrics()
-        self._plan("metrics", self._metrics_interval_ms, self._write_metrics)
+        self.write_metrics()
+        self._plan("metrics", self.settings.metrics_interval_ms, self._write_metrics)
 
     def _begin_round(self, _: None) -> None:
-        if self._role.held:
-            self._delivery.run(self._round())
+        if self.role.held:
+            self.delivery.run(self._round())
         else:
-            self._plan("round", self._interval_ms, self._begin_round)
+            self._plan("round", self.settings.retention_interval_ms, self._begin_round)
 
     async def _round(self) -> None:
         try:
-            await self._log.forget_dedupe(self._clock.wall_ms())  # ids are remembered for the dedupe window only
+            await self.log.forget_dedupe(self.clock.wall_ms())  # ids are remembered for the dedupe window only
         except MainspringError as error:
             logger.error("dedupe marks could not be forgotten: %s", error)
-        for topic in self._topics.all():
+        for topic in self.topics.all():
             try:
                 await self._remove_old(topic)
                 await self._compaction.round(topic)
             except MainspringError as error:
                 logger.error("housekeeping of topic %r: %s", topic.name, error)
-        self._plan("round", self._interval_ms, self._begin_round)
+        self._plan("round", self.settings.retention_interval_ms, self._begin_round)
 
     async def _remove_old(self, topic: Topic) -> None:
         """Retention of one topic."""
         config = topic.config
         if not (config.retention_ms or config.retention_count or config.retention_bytes):
             return
-        for bounds in await self._log.bounds(topic.name):
+        for bounds in await self.log.bounds(topic.name):
             if bounds.head <= bounds.tail:
                 below = await self._first_kept(topic, bounds)
                 if below > bounds.head:
-                    await self._log.trim(topic.name, bounds.partition, below)
+                    await self.log.trim(topic.name, bounds.partition, below)
 
     async def _first_kept(self, topic: Topic, bounds: Bounds) -> int:
         config = topic.config
         below = bounds.head
         if config.retention_ms:
-            oldest = self._clock.wall_ms() - config.retention_ms
-            below = max(below, await self._log.offset_at(topic.name, bounds.partition, oldest))
+            oldest = self.clock.wall_ms() - config.retention_ms
+            below = max(below, await self.log.offset_at(topic.name, bounds.partition, oldest))
         too_many = max(0, bounds.events - config.retention_count) if config.retention_count else 0
         too_large = max(0, bounds.bytes - config.retention_bytes) if config.retention_bytes else 0
         if too_many or too_large:
@@ -122,7 +116,7 @@ class Housekeeping:
         """The first offset behind this many events and bytes, counted from the head; holes do not count."""
         start = bounds.head
         while events > 0 or size > 0:
-            outlines = await self._log.outline(topic.name, bounds.partition, start, PAGE)
+            outlines = await self.log.outline(topic.name, bounds.partition, start, PAGE)
             if not outlines:
                 return start
             for outline in outlines:

@@ -167,6 +167,7 @@ class LoopCapability(GuestCapability):
         return ops.encode_poll(_entries(watches, timers, now), len(watches) + len(timers), more)
 
     def interrupt(self) -> None:
+        """Lets the next `resume` give what there is."""
         self._interrupted = True
 
     def close(self) -> None:

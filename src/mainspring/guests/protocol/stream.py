@@ -32,9 +32,6 @@ class GuestCapability:
     def resume(self, room: int) -> bytes | None:
         raise AssertionError("this capability never waits")
 
-    def interrupt(self) -> None:
-        """Lets the next `resume` give what there is."""
-
     def close(self) -> None:
         """Gives back what it holds of the system."""
 
