@@ -25,25 +25,9 @@ from typing import Final
 
 import msgspec
 
+from mainspring.cluster import peers
 from mainspring.cluster.cluster import About, NodeView
-from mainspring.cluster.peers import (
-    EVERYTHING,
-    LEASES,
-    NO_VERSION,
-    NODES,
-    Holder,
-    NodeLease,
-    Peer,
-    Peers,
-    Pulse,
-    decode_holder,
-    decode_lease,
-    decode_pulse,
-    encode,
-    inbox,
-    lease_key,
-    role_key,
-)
+from mainspring.cluster.peers import LEASES, NODES, Holder, NodeLease, Peer, Peers, Pulse, lease_key, role_key
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, MissedTooMuch, Receipt, Refused
 from mainspring.loop import BackgroundTasks, Loop, pause
@@ -99,10 +83,10 @@ class Membership:
         self._new_id = new_id
         self._about = about
         self._home = home
-        self.epoch: int = NO_VERSION
+        self.epoch: int = peers.NO_VERSION
         self._started = self._clock.wall_ms()
         self._peers = Peers()
-        self._roles = Roles(self)
+        self.roles: Roles = Roles(self)
         self._early: list[KeptRecord] | None = None  # changes that came while the table was being read
         self._on_death: list[Callable[[int], None]] = []
         self._on_fenced: list[Callable[[int], None]] = []
@@ -161,15 +145,7 @@ class Membership:
         self._on_end.append(callback)
 
     def role(self, name: str) -> SharedRole:
-        return self._roles.want(name)
-
-    def only_if(self, role: str, fit: Callable[[], bool]) -> None:
-        """Do not try to get this role while `fit` says no. Some living node must be fit, or no node has it."""
-        self._roles.only_if(role, fit)
-
-    async def hand_over(self, role: str) -> None:
-        """Give a role back, so that a node that is fit for it takes it. Raises when the log did not let it happen."""
-        await self._roles.hand_over(role)
+        return self.roles.want(name)
 
     def nodes(self) -> list[NodeView]:
         """All nodes that hold a lease, by name."""
@@ -182,7 +158,7 @@ class Membership:
             epoch=peer.epoch,
             since=pulse.started,
             format=peer.lease.format,
-            roles=self._roles.of(peer.epoch),
+            roles=self.roles.of(peer.epoch),
             **{name: getattr(pulse, name) for name in About.__struct_fields__},
             here=peer.epoch == self.epoch,
             silent_ms=0 if peer.epoch == self.epoch else max(0, self._clock.now_ms() - peer.seen_ms),
@@ -210,12 +186,12 @@ class Membership:
         if not self.joined:
             return
         batch = Batch()
-        self._roles.give_back(batch)
+        self.roles.give_back(batch)
         peer = self._peers.get(self.node)
         if peer is not None and peer.pulse_version != ABSENT:
             batch.delete(NODES, self.node)
         batch.delete(LEASES, lease_key(self.node), expect=self.epoch)
-        batch.remove(inbox(self.node), 0, below=EVERYTHING)
+        batch.remove(peers.inbox(self.node), 0, below=peers.EVERYTHING)
         try:
             await self.log.commit(batch)
         except Refused:
@@ -223,7 +199,7 @@ class Membership:
         except MainspringError as error:
             logger.warning("the lease could not be given back, others take it when it is over: %s", error.message)
         self.joined = False
-        self._roles.lose_all()
+        self.roles.lose_all()
 
     def announce(self) -> None:
         """What this node says about itself has changed: tell the others now instead of with the next pulse."""
@@ -249,7 +225,7 @@ class Membership:
         self._peers.restart_silence(now)
         logger.info("node %s joined with epoch %d", self.node, self.epoch)
         self._send_pulse()
-        self._roles.try_all()
+        self.roles.try_all()
 
     # -- taking the lease of a name: from nobody, from this node's own former life, or from a node that is silent
     #
@@ -285,9 +261,9 @@ class Membership:
         if former is not None:
             batch.guard(NODES, self.node, former.pulse_version)
             batch.delete(LEASES, lease_key(self.node), expect=former.epoch)
-            batch.remove(inbox(self.node), 0, below=EVERYTHING)
+            batch.remove(peers.inbox(self.node), 0, below=peers.EVERYTHING)
         lease = NodeLease(self.node, instance, self.lease_ms, self._home)
-        batch.put(LEASES, lease_key(self.node), encode(lease), expect=ABSENT)
+        batch.put(LEASES, lease_key(self.node), peers.encode(lease), expect=ABSENT)
         try:
             await self.log.commit(batch)
         except (Refused, InDoubt):
@@ -299,7 +275,7 @@ class Membership:
         record = await self.log.get(LEASES, lease_key(self.node))
         try:
             if record is not None:
-                decode_lease(record.value)
+                peers.decode_lease(record.value)
         except msgspec.DecodeError as error:
             raise FormatError(
                 f"the lease of node {self.node!r} in the log cannot be read: {error}",
@@ -322,7 +298,7 @@ class Membership:
                 for peer in self._peers.silent(now):
                     if peer.epoch != self.epoch:
                         self._delete_lease(peer)
-            self._roles.try_all()
+            self.roles.try_all()
         self._timer = self._loop.schedule(step, self._look, None, ref=False)
 
     def _send_pulse(self) -> None:
@@ -334,7 +310,7 @@ class Membership:
         pulse = Pulse(self.node, self.epoch, self._pulses, started=self._started, **about)
         batch = Batch()
         self.guard(batch)
-        batch.put(NODES, self.node, encode(pulse))
+        batch.put(NODES, self.node, peers.encode(pulse))
         self._pulse_under_way = True
         self._sent_ms = now
         self._next_pulse_ms = now + self.lease_ms // _PULSES
@@ -371,7 +347,7 @@ class Membership:
         else:
             batch.delete(NODES, peer.name, expect=peer.pulse_version)
         batch.delete(LEASES, lease_key(peer.name), expect=peer.epoch)
-        batch.remove(inbox(peer.name), 0, below=EVERYTHING)
+        batch.remove(peers.inbox(peer.name), 0, below=peers.EVERYTHING)
         self.log.submit(batch, lambda _: None)  # refused: it lives, or another node was faster; the feed will say
 
     # -- the change feed
@@ -393,11 +369,11 @@ class Membership:
     def _read(self, record: KeptRecord) -> None:
         now, key, deleted = self._clock.now_ms(), record.key, record.version == ABSENT
         if record.space == NODES:
-            self._peers.set_pulse(key, record.version, None if deleted else decode_pulse(record.value), now)
+            self._peers.set_pulse(key, record.version, None if deleted else peers.decode_pulse(record.value), now)
         elif key.startswith(_ROLE):
-            self._roles.changed(key.removeprefix(_ROLE), record)
+            self.roles.changed(key.removeprefix(_ROLE), record)
         elif key.startswith(_NODE):
-            lease = None if deleted else decode_lease(record.value)
+            lease = None if deleted else peers.decode_lease(record.value)
             gone = self._peers.set_lease(key.removeprefix(_NODE), record.version, lease, now)
             if gone is not None:
                 self._gone(gone)
@@ -405,11 +381,11 @@ class Membership:
     def _gone(self, epoch: int) -> None:
         if not self.joined or epoch != self.epoch:
             self._notify(self._on_death, epoch)
-            self._roles.try_all()
+            self.roles.try_all()
         elif not self._leaving:
             self.joined = False
             logger.warning("node %s lost its lease (epoch %d) and takes a new one", self.node, epoch)
-            self._roles.lose_all()
+            self.roles.lose_all()
             self._tasks.start(self._rejoin(epoch), "rejoin")
 
     async def _rejoin(self, former: int) -> None:
@@ -450,7 +426,7 @@ class SharedRole:
         self.name = name
         self.asking = False
         self._membership = membership
-        self._version = NO_VERSION
+        self._version = peers.NO_VERSION
         self.held: bool = False
         self._callbacks: list[Callable[[bool], None]] = []
 
@@ -496,9 +472,11 @@ class Roles:
         return role
 
     def only_if(self, name: str, fit: Callable[[], bool]) -> None:
+        """Do not try to get this role while `fit` says no. Some living node must be fit, or no node has it."""
         self._fit[name] = fit
 
     async def hand_over(self, name: str) -> None:
+        """Give a role back, so that a node that is fit for it takes it. Raises when the log did not let it happen."""
         version, holder = self._holders.get(name, (ABSENT, None))
         if holder is not None and holder.epoch == self._membership.epoch:
             batch = Batch()
@@ -511,7 +489,7 @@ class Roles:
         if record.version == ABSENT:
             self._holders.pop(name, None)
         else:
-            self._holders[name] = (record.version, decode_holder(record.value))
+            self._holders[name] = (record.version, peers.decode_holder(record.value))
         self._believe(name)
         if name in self._wanted:
             self._try(self._wanted[name])
@@ -550,7 +528,7 @@ class Roles:
             return
         batch = Batch()
         membership.guard(batch)
-        value = encode(Holder(membership.node, membership.epoch))
+        value = peers.encode(Holder(membership.node, membership.epoch))
         batch.put(LEASES, role_key(role.name), value, expect=version)
         role.asking = True
 

@@ -107,9 +107,8 @@ async def check_durability(log: Log, *, required: bool) -> Durability:
     found = await log.engine.durability()
     if not found.durable and required:
         raise NotDurable(found.statement)
-    if log.shared:
-        if found.durable:
-            logger.info("the engine's acknowledgements are durable: %s", found.statement)
-        else:
-            logger.warning("what the engine acknowledges could still be lost: %s", found.statement)
+    if log.shared and found.durable:
+        logger.info("the engine's acknowledgements are durable: %s", found.statement)
+    elif log.shared:
+        logger.warning("what the engine acknowledges could still be lost: %s", found.statement)
     return found

@@ -199,16 +199,11 @@ class Log(ReadThrough):
         for callback, result in zip(callbacks, results, strict=True):
             try:
                 callback(result)
-            except Exception as error:
-                self._report(error, callback)
+            except Exception as error:  # a defect of one writer; the others must learn what became of their batches
+                context = {"message": f"a callback of the log failed: {callback!r}", "exception": error}
+                self._loop.call_exception_handler(context)
         if self._under_way is None and not self._flush_planned:
             self._idle.set()
-
-    def _report(self, error: Exception, callback: Callback) -> None:
-        """A defect of one writer must not keep the others from learning what became of their batches."""
-        assert self._loop is not None
-        context = {"message": f"a callback of the log failed: {callback!r}", "exception": error}
-        self._loop.call_exception_handler(context)
 
     async def trim(self, topic: str, partition: int, below: int) -> None:
         """Remove all events below an offset, in steps, so that other writers get their turns in between."""

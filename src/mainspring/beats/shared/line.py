@@ -80,7 +80,7 @@ class SharedLine:
         self._declared = self._heartbeat.state.bindings.records()
         self._log.watch(self._on_change)
         await self._read(leading=False)
-        self._cluster.only_if(self._role_name, self._is_fit)
+        self._cluster.roles.only_if(self._role_name, self._is_fit)
         self._role = self._cluster.role(self._role_name)
         self._role.on_change(self._on_role_change)
 
@@ -288,7 +288,7 @@ class SharedLine:
         """Between two beats: what an enzyme began is finished first."""
         try:
             async with self._heartbeat.turn():
-                await self._cluster.hand_over(self._role_name)
+                await self._cluster.roles.hand_over(self._role_name)
             _log.info("a node with a newer program leads the beats from now on")
         except MainspringError as error:
             _log.debug("the beats could not be handed over yet: %s", error.message)  # tried with the next change

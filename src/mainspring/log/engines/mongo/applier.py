@@ -231,7 +231,6 @@ class Placing:
         self._moved: set[asyncio.Event] = set()
         self._since_ms: int = self._clock.now_ms()  # since when the one whose turn it is gives no sign of life
         self._stuck_since_ms: int = self._since_ms  # and since when nothing moves, whatever the reason
-        self.taken_over: int = 0  # entries of other nodes that this one put in place
 
     def add(self, entry: JournalEntry) -> None:
         if not self._waiting:
@@ -286,7 +285,6 @@ class Placing:
         stuck = self._clock.now_ms() - self._stuck_since_ms >= _STUCK * self._takeover_ms
         if not own and not stuck and self._silent_ms() < self._takeover_ms:
             return False
-        self.taken_over += not own
         await self._apply(first_run(self._waiting))
         return True
 

@@ -94,10 +94,6 @@ def event_id(topic: str, partition: int, offset: int) -> str:
     return f"{topic}:{partition}:{offset:016d}"
 
 
-def counter_id(topic: str, partition: int) -> str:
-    return f"{topic}:{partition}"
-
-
 def commit_id(number: int) -> str:
     """Text with leading zeros: its order is the order of the numbers, and every server looks texts up quickly."""
     return f"{number:016d}"
@@ -214,9 +210,7 @@ class JournalEvent(StoredEvent, array_like=True, frozen=True, gc=False, tag=Fals
     """An event of an entry; entries hold only one kind of each, so none carries a tag."""
 
     def stored(self) -> StoredEvent:
-        return StoredEvent(
-            self.topic, self.partition, self.offset, self.id, self.ts, self.payload, self.key, self.headers
-        )
+        return StoredEvent(*msgspec.structs.astuple(self))
 
 
 class JournalRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -453,7 +447,7 @@ def stone_document(collection: str, id: str, commit: int, at: int) -> Document:
 
 def counter_document(standing: PartitionStanding, commit: int) -> Document:
     return {
-        "_id": counter_id(standing.topic, standing.partition),
+        "_id": f"{standing.topic}:{standing.partition}",
         "nextOffset": standing.tail,
         "topic": standing.topic,
         "partition": standing.partition,

@@ -60,9 +60,9 @@ class ApiError(Exception):
 class ServerLink:
     """One connection to one server, from the moment it is made until it breaks."""
 
-    def __init__(self, client: Client, lost: asyncio.Event) -> None:
+    def __init__(self, client: Client) -> None:
         self.client = client
-        self.lost = lost
+        self.lost: asyncio.Event = asyncio.Event()
         self._inbox = client.new_inbox()
         self._waiting: dict[str, tuple[str, asyncio.Future[Msg]]] = {}  # who asked what, by the answer's subject
         self._asked = 0
@@ -146,7 +146,7 @@ class NatsConnection:
     def __init__(self, address: NatsAddress, client_name: str) -> None:
         self.address = address
         self._client_name = client_name
-        self._servers = list(address.servers)
+        self.servers: list[str] = list(address.servers)  # all that are known, host:port
         self._link: ServerLink | None = None
         self._there = asyncio.Event()
         self._keeping = BackgroundTasks(_logger, "the connection to NATS")
@@ -184,7 +184,7 @@ class NatsConnection:
                     else f"no NATS server answers at {self.trouble}",
                     remedy="start the server, or check the address; the node can wait with --wait-for-engine SECONDS",
                 )
-            if self._turn == len(self._servers):  # each was asked once: an operator should know what we wait for
+            if self._turn == len(self.servers):  # each was asked once: an operator should know what we wait for
                 _logger.warning("no NATS server answers yet, trying on: %s", self.trouble)
             await asyncio.sleep(pause)
         self._keeping.start(self._keep(options), "reconnect")
@@ -200,11 +200,6 @@ class NatsConnection:
     def link(self) -> ServerLink | None:
         """The link, if there is one now."""
         return self._link if self._link is not None and not self._link.lost.is_set() else None
-
-    @property
-    def servers(self) -> list[str]:
-        """All that are known, host:port."""
-        return list(self._servers)
 
     async def linked(self) -> ServerLink:
         """The link, as soon as there is one."""
@@ -230,21 +225,20 @@ class NatsConnection:
                 _logger.warning("connected to a NATS server again")
             except Exception:  # whatever it is (half an answer, a version too old), the next server may do better
                 await asyncio.sleep(_AGAIN.delay_ms(failed_rounds + 1) / 1000)
-                failed_rounds += self._turn % len(self._servers) == 0
+                failed_rounds += self._turn % len(self.servers) == 0
 
     def _adopt(self, link: ServerLink) -> None:
         self._link = link
         for url in link.client.discovered_servers:
             server = url.netloc.rpartition("@")[2]
-            if server not in self._servers:
-                self._servers.append(server)
+            if server not in self.servers:
+                self.servers.append(server)
         self._there.set()
 
     async def _connect(self, options: dict[str, Any]) -> ServerLink:
-        server = self._servers[self._turn % len(self._servers)]
+        server = self.servers[self._turn % len(self.servers)]
         self._turn += 1
         client = Client()
-        lost = asyncio.Event()
         reasons: list[Exception] = []
 
         async def on_error(error: Exception) -> None:
@@ -255,7 +249,7 @@ class NatsConnection:
         async def on_closed() -> None:
             link.end()
 
-        link = ServerLink(client, lost)
+        link = ServerLink(client)
         scheme = "tls" if self.address.tls else "nats"
         try:
             async with asyncio.timeout(2 * CONNECT_SECONDS + 1):
@@ -294,4 +288,4 @@ class NatsConnection:
         self._closing.start(close(), "close")
 
     def _where(self) -> str:
-        return self._servers[(self._turn - 1) % len(self._servers)]
+        return self.servers[(self._turn - 1) % len(self.servers)]

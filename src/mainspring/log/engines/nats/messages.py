@@ -298,7 +298,8 @@ class Sender:
                     envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts))
                     await self._store(f"{self.writer}.{number}.{part}", encoding.encode_envelope(envelope), deadline)
             except BaseException:
-                self.forget(number)
+                self._applied.pop(number, None)
+                applied.cancel()
                 raise
             return SentMessage(applied, max(deadline, loop.time() + APPLY_SECONDS))
 
@@ -324,11 +325,6 @@ class Sender:
         applied = self._applied.pop(envelope.number, None)
         if applied is not None:
             resolve(applied, outcome)
-
-    def forget(self, number: int) -> None:
-        applied = self._applied.pop(number, None)
-        if applied is not None:
-            applied.cancel()
 
     def give_up(self, error: LogUnavailable) -> None:
         """Nothing more will be applied: all that wait get this error."""

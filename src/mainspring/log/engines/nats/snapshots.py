@@ -113,7 +113,7 @@ async def drop_before(link: ServerLink, address: NatsAddress, made: Snapshot) ->
         return False
     found = await stream.find(link, address)
     if found is not None and found.first <= made.seq:
-        await stream.purge(link, address, made.seq + 1)
+        await link.api(f"STREAM.PURGE.{address.stream}", {"seq": made.seq + 1})
         _logger.info("the stream %s now begins behind message %d", address.stream, made.seq)
     return True
 

@@ -90,11 +90,6 @@ async def set_replicas(link: ServerLink, address: NatsAddress) -> StreamInfo:
         ) from error
 
 
-async def purge(link: ServerLink, address: NatsAddress, below: int) -> None:
-    """Drop the messages before `below`."""
-    await link.api(f"STREAM.PURGE.{address.stream}", {"seq": below})
-
-
 def _config(address: NatsAddress, replicas: int) -> dict[str, Any]:
     return {
         "name": address.stream,

@@ -45,6 +45,7 @@ _logger = logging.getLogger(__name__)
 Done = Callable[[list[Result]], None]
 Job = Callable[[], None]
 Statement = tuple[str, Sequence[object]]
+Removed = dict[PartitionState, tuple[int, int]]  # how many events of a partition, and their bytes
 
 
 class SqliteWriter:
@@ -141,7 +142,7 @@ class SqliteWriter:
     def _store(self, plan: CommitPlan, also: Sequence[Statement] = ()) -> None:
         """Put the plan into the file, and `also` with it."""
         work = [*self._statements(plan), *also]
-        removed: dict[PartitionState, tuple[int, int]] = {}
+        removed: Removed = {}
         log_state = self.log_state
         reserve = self.reserves_versions and bool(plan.records) and log_state.version > log_state.reserved_version
         if len(work) == 1 and not plan.removals and not reserve:
@@ -180,22 +181,15 @@ class SqliteWriter:
             work += statements_for(ADD_MARKS if plan.assumes_new_marks else WRITE_MARKS, 4, rows)
         return work
 
-    def _remove(
-        self,
-        state: PartitionState,
-        below: int,
-        offsets: tuple[int, ...],
-        removed: dict[PartitionState, tuple[int, int]],
-    ) -> None:
+    def _remove(self, state: PartitionState, below: int, offsets: tuple[int, ...], removed: Removed) -> None:
         work: list[tuple[str, str, Sequence[object]]] = []
         if below > 1:
             work.append((MEASURE_RANGE, DELETE_RANGE, (state.base, state.base + below)))
-        if offsets:
-            places = [state.base + offset for offset in set(offsets)]
-            for (measure, values), (delete, _) in zip(
-                statements_for(MEASURE_OFFSETS, 1, places), statements_for(DELETE_OFFSETS, 1, places), strict=True
-            ):
-                work.append((measure, delete, values))
+        places = [state.base + offset for offset in set(offsets)]
+        for (measure, values), (delete, _) in zip(
+            statements_for(MEASURE_OFFSETS, 1, places), statements_for(DELETE_OFFSETS, 1, places), strict=True
+        ):
+            work.append((measure, delete, values))
         count, size = removed.get(state, (0, 0))
         for measure, delete, values in work:
             more, more_size = self._connection.execute(measure, values).fetchone()
