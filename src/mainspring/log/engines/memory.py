@@ -82,6 +82,7 @@ class _Partition:
         return Bounds(partition, head, self.tail, len(self.events), self.bytes)
 
 
+_offset: Final = attrgetter("offset")
 _DURABILITY: Final = Durability(False, "memory: nothing survives the process")
 
 
@@ -204,7 +205,7 @@ class MemoryEngine(BatchPlanner):
         held = self._topics.get(topic, {}).get(partition)
         if held is None:
             return []
-        first = bisect_left(held.events, start, key=attrgetter("offset"))
+        first = bisect_left(held.events, start, key=_offset)
         return held.events[first : first + max(0, limit)]
 
     async def topics(self) -> list[str]:
