@@ -157,13 +157,7 @@ class Client(ClientConnection):
         self.put(topic, Counted(id, event, tally))
 
     def _event(
-        self,
-        id: str,
-        payload: Any,
-        key: str | None,
-        headers: dict[str, str] | None,
-        delay: float,
-        at: datetime | None,
+        self, id: str, payload: Any, key: str | None, headers: dict[str, str] | None, delay: float, at: datetime | None
     ) -> bytes:
         event = encode_event(
             id,

@@ -37,6 +37,7 @@ class Stall:
     for_ms: int
 
 
+@dataclass(slots=True)
 class StallWatch:
     """The alarm for a consumer that is connected and does nothing while its backlog grows. Times are monotonic ms.
 
@@ -47,14 +48,13 @@ class StallWatch:
     (it settles) raise none.
     """
 
-    def __init__(self, topic: str, group: str, patience_ms: int = PATIENCE_MS) -> None:
-        self._topic = topic
-        self._group = group
-        self._patience_ms = patience_ms
-        self._settled = -1
-        self._since_ms = 0
-        self._lag_then = 0
-        self._raised = False
+    topic: str
+    group: str
+    patience_ms: int = PATIENCE_MS
+    _settled: int = -1
+    _since_ms: int = 0
+    _lag_then: int = 0
+    _raised: bool = False
 
     def check(self, now_ms: int, connected: bool, settled: int, lag: int) -> Stall | None:
         """The alarm, or None while there is no reason, or when it was raised already."""
@@ -62,10 +62,10 @@ class StallWatch:
             self._settled, self._since_ms, self._lag_then, self._raised = settled, now_ms, lag, False
             return None
         waited_ms = now_ms - self._since_ms
-        if self._raised or waited_ms < self._patience_ms or lag <= self._lag_then:
+        if self._raised or waited_ms < self.patience_ms or lag <= self._lag_then:
             return None
         self._raised = True
-        return Stall(self._topic, self._group, lag, waited_ms)
+        return Stall(self.topic, self.group, lag, waited_ms)
 
 
 logger: logging.Logger = logging.getLogger("mainspring.client")

@@ -244,8 +244,7 @@ class Conversation:
             self.publishing.stored(answer.corr, [(answer.partition, answer.offset)])
             self.publishing.flush()
         elif isinstance(answer, MessageFrame):
-            one = Delivered(answer.partition, answer.offset, answer.envelope, answer.attempt)
-            self._deliver(answer.topic, answer.group, [one])
+            self._deliver(answer.topic, answer.group, [answer])
         elif isinstance(answer, OkFrame):
             _, answered = self._asked.pop(answer.corr, ("", None))
             if answered is not None:

@@ -58,13 +58,9 @@ class MessagesFrame(msgspec.Struct, frozen=True, gc=False, tag="MESSAGES", tag_f
     messages: list[Delivered]
 
 
-class MessageFrame(msgspec.Struct, frozen=True, gc=False, tag="MESSAGE", tag_field="type"):
+class MessageFrame(Delivered, frozen=True, gc=False, kw_only=True, tag="MESSAGE", tag_field="type"):
     topic: str
     group: str
-    partition: int
-    offset: int
-    envelope: EventEnvelope
-    attempt: int = 1
 
 
 class OkFrame(msgspec.Struct, frozen=True, gc=False, tag="OK", tag_field="type"):
@@ -76,8 +72,6 @@ class PublishedFrame(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED", tag
     partition: int
     offset: int
     corr: int = 0
-    duplicate: bool = False
-    not_before: int = 0
 
 
 class PublishedBatchFrame(msgspec.Struct, frozen=True, gc=False, tag="PUBLISHED_BATCH", tag_field="type"):

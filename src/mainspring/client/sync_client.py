@@ -22,20 +22,16 @@ T = TypeVar("T")
 P = ParamSpec("P")
 
 
-class _Thread:
+class _Thread(threading.Thread):
     """An event loop in a thread; `wait` runs a coroutine there and gives its result here."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="mainspring client", daemon=True)
-        self._thread.start()
-
-    @property
-    def alive(self) -> bool:
-        return self._thread.is_alive()
+        super().__init__(target=self._loop.run_forever, name="mainspring client", daemon=True)
+        self.start()
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        if not self.alive:
+        if not self.is_alive():
             work.close()
             raise Closed("the client is closed", remedy="open a new one")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -47,7 +43,7 @@ class _Thread:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        self.join()
         self._loop.close()
 
 
@@ -182,7 +178,7 @@ class SyncClient:
 
     def close(self) -> None:
         """Confirm everything, leave every group, disconnect. Idempotent."""
-        if self.thread.alive:
+        if self.thread.is_alive():
             self.thread.wait(self.client.close())
             self.thread.stop()
 

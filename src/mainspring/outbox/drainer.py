@@ -20,13 +20,13 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from mainspring.backoff import Backoff
-from mainspring.client import NDJSON, BadArgument, CannotConnect, NodeRefused, path
+from mainspring.client import NDJSON, BadArgument, CannotConnect, NodeConnection, NodeRefused, path
 from mainspring.errors import MissingExtra
 from mainspring.loop import Clock
 from mainspring.outbox.sql import SqlStore
@@ -73,19 +73,12 @@ class Drained:
         return self.sent + self.refused + self.held
 
 
-class OutboxNode(Protocol):
-    """What a drainer needs of a node; `NodeConnection` is one."""
-
-    def call(self, method: str, path: str, body: bytes | None = None, *, content_type: str = ...) -> Any: ...
-    def close(self) -> None: ...
-
-
 @dataclass(slots=True)
 class Drainer:
     """Drains one outbox to one node. `name` is unlike any other drainer's; `random` gives numbers from 0 to 1."""
 
     store: OutboxStore
-    node: OutboxNode
+    node: NodeConnection
     name: str
     clock: Clock
     random: Callable[[], float]

@@ -72,18 +72,8 @@ def add(target: Any, name: str, database: str | None, row: dict[str, Any]) -> No
             remedy="write: with session.start_transaction(): ...",
         )
     session = target if type(target).__name__ == "ClientSession" else None
-    document = {
-        "_id": row["id"],
-        "topic": row["topic"],
-        "key": row["event_key"],
-        "headers": row["headers"],
-        "payload": row["payload"],
-        "created_ms": row["created_ms"],
-        "state": _WAITS,
-        "attempts": 0,
-        "due_ms": 0,
-        **_FREE,
-    }
+    members = {name: value for name, value in row.items() if name != "id"}
+    document = {"_id": row["id"], **members, "state": _WAITS, "attempts": 0, "due_ms": 0, **_FREE}
     collection_of(target, name, database).insert_one(document, session=session)
 
 

@@ -107,7 +107,7 @@ class Outbox:
         return {
             "id": id or self._new_id(),
             "topic": topic,
-            "event_key": key,
+            "key": key,
             "headers": written,
             "payload": text,
             "created_ms": self._clock.wall_ms(),

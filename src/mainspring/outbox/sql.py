@@ -153,7 +153,7 @@ _AT_ONCE: Final = 1_000  # rows of one statement of housekeeping: no transaction
 
 ADD: Final = """
 INSERT INTO {table} (id, topic, event_key, headers, payload, created_ms)
-VALUES (:id, :topic, :event_key, :headers, :payload, :created_ms)"""
+VALUES (:id, :topic, :key, :headers, :payload, :created_ms)"""
 
 _TABLE: Final = """
 CREATE TABLE IF NOT EXISTS {table} (

@@ -31,17 +31,11 @@ from mainspring.client import NDJSON, CannotConnect, NodeConnection, NodeRefused
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, check_json
 
+Line = tuple[int, bytes]  # of the input: its number, and the event to publish
 _READ_BYTES: Final = 1 << 20
 _BATCH_EVENTS: Final = 5_000  # half of what the node takes
 _BATCH_BYTES: Final = 4 << 20
 _WAITS_S: Final = (0.5, 1, 2, 4)  # before a batch whose answer was lost is sent again
-
-
-class Line(msgspec.Struct, frozen=True):
-    """One event to publish and the line of input it came from."""
-
-    number: int
-    event: bytes
 
 
 def pub(
@@ -89,7 +83,7 @@ def pub(
         elif id is not None:
             raise typer.BadParameter("an id is stored once; leave out --count or --id")
         else:
-            lines = (Line(number + 1, _event(payload, extras, _new_id())) for number in range(count))
+            lines = ((number + 1, _event(payload, extras, _new_id())) for number in range(count))
             _publish_all(connection, topic, _batches(lines), count, at.as_json)
 
 
@@ -147,9 +141,6 @@ def _new_id() -> str:
     return str(uuid_utils.uuid7())
 
 
-# -- one event
-
-
 def _publish_one(connection: NodeConnection, topic: str, event: bytes, as_json: bool) -> None:
     place = connection.call("POST", path("topics", topic, "events"), event)
     where = f"{safe(topic)} {place['partition']}:{place['offset']}"
@@ -178,7 +169,7 @@ def _input_lines() -> Iterator[list[tuple[int, bytes]]]:
 def _read_value(extras: dict[str, Any], text: bool, number: int, line: bytes) -> Line:
     remedy = "one JSON value per line; --text publishes lines as text"
     payload = _checked(line.rstrip(b"\r"), text, f"line {number}", remedy)
-    return Line(number, _event(payload, extras, _new_id()))
+    return number, _event(payload, extras, _new_id())
 
 
 class _Envelope(msgspec.Struct):
@@ -197,7 +188,7 @@ def _read_envelope(extras: dict[str, Any], number: int, line: bytes) -> Line:
         raise CommandFailed(f"line {number} is no event: {error}", remedy="`tail --json` writes events") from None
     said = {"key": found.key, "headers": found.headers}
     own = {name: value for name, value in said.items() if value is not None}
-    return Line(number, _event(bytes(found.payload), {**own, **extras}, _new_id()))
+    return number, _event(bytes(found.payload), {**own, **extras}, _new_id())
 
 
 def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
@@ -206,12 +197,12 @@ def _batches(lines: Iterator[Line]) -> Iterator[list[Line]]:
     size = 0
     bad: CommandFailed | None = None
     try:
-        for line in lines:
-            if batch and (len(batch) >= _BATCH_EVENTS or size + len(line.event) > _BATCH_BYTES):
+        for number, event in lines:
+            if batch and (len(batch) >= _BATCH_EVENTS or size + len(event) > _BATCH_BYTES):
                 yield batch
                 batch, size = [], 0
-            batch.append(line)
-            size += len(line.event) + 1
+            batch.append((number, event))
+            size += len(event) + 1
     except CommandFailed as error:
         bad = error
     if batch:
@@ -241,17 +232,17 @@ def _publish_batch(connection: NodeConnection, topic: str, batch: list[Line]) ->
     """Send a batch; gives how many became durable, in steps."""
     where = path("topics", topic, "events")
     try:
-        _persistently(connection, where, b"\n".join(line.event for line in batch))
+        _persistently(connection, where, b"\n".join(event for _, event in batch))
         yield len(batch)
         return
     except NodeRefused as error:
         if error.code in ("forbidden", "unauthorized"):
             raise
-    for line in batch:
+    for number, event in batch:
         try:
-            _persistently(connection, where, line.event)
+            _persistently(connection, where, event)
         except NodeRefused as error:
-            error.message = f"line {line.number} was refused: {error.message}"
+            error.message = f"line {number} was refused: {error.message}"
             raise
         yield 1
 

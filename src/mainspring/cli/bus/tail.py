@@ -38,8 +38,7 @@ def tail(
         list[str], typer.Argument(metavar="TOPIC", help="One or more topics.", autocompletion=complete_topic)
     ],
     filter: Annotated[
-        list[str] | None,
-        typer.Option("--filter", help="key=V, header.NAME=V, .path.in.payload=V; all given must fit."),
+        list[str] | None, typer.Option("--filter", help="key=V, header.NAME=V, .path.in.payload=V; all given must fit.")
     ] = None,
     since: Annotated[
         str | None, typer.Option("--since", "-s", help="Everything since: 10m (ago), or a date and time.")

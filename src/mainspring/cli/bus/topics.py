@@ -158,9 +158,6 @@ def alter(topic: TopicArgument, *, options: TopicOptions, at: NodeOptions) -> No
         _put(connection, {**now, **wanted}, at.as_json)
 
 
-# -- asking
-
-
 def _span(text: str | None, option: str) -> int | None:
     if text is None:
         return None
@@ -173,9 +170,6 @@ def _put(connection: NodeConnection, settings: dict[str, Any], as_json: bool) ->
         say_json(now)
     else:
         _say_settings(now)
-
-
-# -- showing
 
 
 def _say_settings(settings: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import signal
@@ -122,7 +123,12 @@ async def _traffic(url: str, rate: float, runtime: Runtime) -> AsyncIterator[Non
         lambda bus: _consume(bus, "mailer", _mail),
         lambda bus: _consume(bus, "monitor", _seen, topic="heartbeat.received"),
     ]
-    tasks = [asyncio.create_task(_connected(url, part)) for part in parts]
+
+    async def connected(part: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
+        async with connect(url, drain_timeout=1.0) as bus:
+            await part(bus)
+
+    tasks = [asyncio.create_task(connected(part)) for part in parts]
     try:
         yield
     finally:
@@ -133,11 +139,6 @@ async def _traffic(url: str, rate: float, runtime: Runtime) -> AsyncIterator[Non
                 note(f"mainspring: a part of the demo failed: {ended}")
 
 
-async def _connected(url: str, part: Callable[[Client], Coroutine[Any, Any, None]]) -> None:
-    async with connect(url, drain_timeout=1.0) as bus:
-        await part(bus)
-
-
 async def _heartbeats(bus: Client) -> None:
     pid = os.getpid()
     while True:
@@ -146,16 +147,10 @@ async def _heartbeats(bus: Client) -> None:
 
 
 async def _orders(bus: Client, rate: float, chance: random.Random) -> None:
-    number = 0
-    while True:
-        number += 1
+    for number in itertools.count(1):
         customer = chance.choice(_CUSTOMERS)
-        order = {
-            "number": number,
-            "customer": customer,
-            "sku": chance.randint(1, 40),
-            "cents": chance.randint(99, 9999),
-        }
+        sku, cents = chance.randint(1, 40), chance.randint(99, 9999)
+        order = {"number": number, "customer": customer, "sku": sku, "cents": cents}
         await bus.publish("orders", order, key=customer, headers={"source": "demo"})
         await asyncio.sleep(1 / rate)
 

@@ -149,15 +149,15 @@ def _folder(folder: Path) -> Finding:
 def _owner(log: Path) -> Finding:
     """Who holds the log, found out by asking for a shared lock; nothing is written."""
     lock = log.with_name(log.name + ".lock")
-    if not lock.exists():
-        return Finding("owner", "ok", "no node serves it now")
-    with lock.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return Finding("owner", "ok", f"process {file.read(32).decode(errors='replace').strip()} serves it now")
-        except OSError as error:
-            return Finding("owner", "wrong", f"cannot be locked: {error.strerror}", "use a local file system")
+    if lock.exists():
+        with lock.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                owner = file.read(32).decode(errors="replace").strip()
+                return Finding("owner", "ok", f"process {owner} serves it now")
+            except OSError as error:
+                return Finding("owner", "wrong", f"cannot be locked: {error.strerror}", "use a local file system")
     return Finding("owner", "ok", "no node serves it now")
 
 

@@ -154,9 +154,6 @@ def backup(
     say_done({"file": str(target), "bytes": size}, as_json, f"copied {path} to {target}, {size:,} bytes")
 
 
-# -- where things are
-
-
 def _existing(at: FileOptions) -> Path:
     settings = stored(at)
     if settings.engine != "sqlite":
@@ -188,9 +185,6 @@ def _file(name: str, mode: Literal["rb", "xb"]) -> Iterator[IO[bytes]]:
         raise CommandFailed(f"cannot {verb} {name}: {error.strerror}", remedy=remedy) from None
     with file:
         yield file
-
-
-# -- what people see
 
 
 def _print_report(path: Path, report: CheckReport) -> None:

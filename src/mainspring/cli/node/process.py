@@ -16,7 +16,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -99,19 +100,16 @@ _LEFT_OUT: Final = {"__pycache__", "node_modules", "venv", "data"}
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
     """Every Python and TOML file below the folder with its time and size."""
-    return {str(path): (found.st_mtime_ns, found.st_size) for path, found in _files(folder)}
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    found = {}
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _LEFT_OUT]
         for name in names:
             if name.endswith((".py", ".toml")):
-                path = Path(root) / name
-                try:
-                    yield path, path.stat()
-                except OSError:
-                    continue  # an editor replaced it between the two looks
+                path = os.path.join(root, name)
+                with suppress(OSError):  # an editor replaced it between the two looks
+                    state = os.stat(path)
+                    found[path] = (state.st_mtime_ns, state.st_size)
+    return found
 
 
 def run_again_and_again(command: list[str], folder: Path) -> int:

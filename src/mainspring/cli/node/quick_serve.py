@@ -63,18 +63,12 @@ def plain_serve(arguments: Sequence[str]) -> PlainServe | None:
             asked.flags[name] = True
             continue
         value = value if equals else next(rest, "")
-        if name is None or name in SWITCHES or not value or value.startswith("-") or not _take(asked, name, value):
+        if name is None or name in SWITCHES or not value or value.startswith("-"):
             return None
+        if name in NUMBERS and not (value.isascii() and value.isdigit()):
+            return None
+        if name == CONFIG:
+            asked.config = Path(value)
+        else:
+            asked.flags[name] = int(value) if name in NUMBERS else Path(value) if name in PATHS else value
     return asked
-
-
-def _take(asked: PlainServe, name: str, value: str) -> bool:
-    if name == CONFIG:
-        asked.config = Path(value)
-    elif name in NUMBERS:
-        if not (value.isascii() and value.isdigit()):
-            return False
-        asked.flags[name] = int(value)
-    else:
-        asked.flags[name] = Path(value) if name in PATHS else value
-    return True

@@ -208,9 +208,6 @@ def _looks(connection: NodeConnection, interval_s: float, system: bool, once: bo
         old = new
 
 
-# -- on a terminal
-
-
 def _live(connection: NodeConnection, looks: Iterator[dict[str, Any] | None], rows: int) -> None:
     from rich.console import Group
     from rich.live import Live

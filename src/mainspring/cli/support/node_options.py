@@ -63,9 +63,6 @@ def confirm(question: str, yes: bool) -> None:
         typer.confirm(question, abort=True)
 
 
-# -- completion
-
-
 def _offered(context: typer.Context, kind: str, **params: str | None) -> list[dict[str, Any]]:
     """The topics or groups that the node knows; none where it does not answer."""
     at = NodeAddress(context.params.get("url"), context.params.get("token"))
