@@ -793,6 +793,8 @@ class BatchPlanner:
     def _put(self, put: Put) -> int:
         if not put.space or not put.key:
             raise Refused("a record needs a space and a key", remedy="give both at least one character")
+        if put.value is None:
+            raise TypeError("a record's value is None")  # which is how `_write` deletes
         self._check_version(put.space, put.key, put.expect)
         return self._write(put.space, put.key, put.value)
 

@@ -155,7 +155,7 @@ class MemoryEngine(BatchPlanner):
             if key in records:
                 self._undo.append(partial(records.__setitem__, key, records.pop(key)))
             return ABSENT
-        f"{space}{key}".encode()
+        f"{space}{key}".encode()  # raises for lone surrogates
         self._version += 1
         self._set(records, key, Record(key, value, self._version))
         return self._version

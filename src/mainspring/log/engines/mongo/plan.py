@@ -345,7 +345,7 @@ class EntryPlan(BatchPlanner):
 
     def _write(self, space: str, key: str, value: bytes | None) -> int:
         place = (space, key)
-        f"{space}{key}".encode()
+        f"{space}{key}".encode()  # raises for lone surrogates
         if value is None and self._versions.get(place, self._log_state.versions.get(place)) == ABSENT:
             return ABSENT  # nothing to delete
         self._version += 1
