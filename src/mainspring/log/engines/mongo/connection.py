@@ -111,7 +111,10 @@ def parse_address(text: str, database: str = DEFAULT_DATABASE) -> MongoAddress:
     if not shown_hosts:
         raise SettingError("the address of MongoDB names no host", remedy="write mongodb://HOST:PORT/DATABASE")
     name = unquote(path) or database
-    _check_database(name)
+    if _FORBIDDEN.intersection(name) or not 0 < len(name.encode("utf-8", "replace")) <= _MOST_NAME_BYTES:
+        raise SettingError(
+            f"{name!r} cannot name a MongoDB database", remedy="use letters, digits, _ and -, at most 63 bytes"
+        )
     passed: list[str] = []
     own: dict[str, int] = {}
     given: set[str] = set()
@@ -124,13 +127,6 @@ def parse_address(text: str, database: str = DEFAULT_DATABASE) -> MongoAddress:
             given.add(key.lower())
     url = f"{scheme}{hosts}/{path}" + (f"?{'&'.join(passed)}" if passed else "")
     return MongoAddress(url, name, f"{scheme}{shown_hosts}/{name}", frozenset(given), **own)
-
-
-def _check_database(name: str) -> None:
-    if _FORBIDDEN.intersection(name) or not 0 < len(name.encode("utf-8", "replace")) <= _MOST_NAME_BYTES:
-        raise SettingError(
-            f"{name!r} cannot name a MongoDB database", remedy="use letters, digits, _ and -, at most 63 bytes"
-        )
 
 
 def _milliseconds(key: str, value: str) -> int:

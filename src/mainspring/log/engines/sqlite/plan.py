@@ -186,8 +186,10 @@ class CommitPlan(BatchPlanner):
         self._values_before = len(self.event_values)
         self._version_before = self._log_state.version
         result = self._decide(batch)
-        if self.assumes_new_marks and type(result) is Refused and _has_marks(batch):
-            raise UnknownMarks from result
+        if self.assumes_new_marks and type(result) is Refused:
+            marked = any(type(each) is Append and each.dedupe is not None for each in batch.operations)
+            if marked:
+                raise UnknownMarks from result
         return result
 
     def _take_back(self) -> None:
@@ -361,7 +363,3 @@ class CommitPlan(BatchPlanner):
             else:
                 written += (*place, *record)
         return written, deleted
-
-
-def _has_marks(batch: Batch) -> bool:
-    return any(isinstance(operation, Append) and operation.dedupe is not None for operation in batch.operations)
