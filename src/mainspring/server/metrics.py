@@ -16,9 +16,10 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Metric, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
@@ -35,6 +36,7 @@ MOST_ROWS: Final = 1_000  # of one family with a topic in it; a scraper and its 
 OTHERS: Final = "(others)"  # the label of all further rows; no topic can have this name
 
 Row = tuple[tuple[str, ...], float]
+Rows = Iterable[tuple[str | tuple[str, ...], Any]]  # the labels of each row, or its only one, and its number
 
 
 def exposition(node: NodeParts, accept: str, topics: Container[str]) -> tuple[bytes, str]:
@@ -50,69 +52,50 @@ def exposition(node: NodeParts, accept: str, topics: Container[str]) -> tuple[by
     return encode(registry), content_type
 
 
+@dataclass(eq=False, slots=True)
 class _Collector:
     """Reads one node at the moment of the scrape."""
 
-    def __init__(self, node: NodeParts, topics: Container[str]) -> None:
-        self._node = node
-        self._topics = topics
+    node: NodeParts
+    topics: Container[str]
 
     def collect(self) -> Iterator[Metric]:
         for part in (_process, _loop, _log):
-            yield from part(self._node)
-        yield from _bus(self._node, self._topics)
+            yield from part(self.node)
+        yield from _bus(self.node, self.topics)
         for part in (_kernel, _runs, _beats, _connections, _cluster):
-            yield from part(self._node)
+            yield from part(self.node)
 
 
-# --- how a number becomes a metric: one call for each family, with its name, its text and its rows ---
+# --- how a number becomes a metric: one call for each family, with its name, its text, its number or rows, labels ---
 
 
-def _counters(name: str, text: str, labels: Iterable[str], rows: Iterable[Row]) -> Metric:
-    """Numbers that only grow, one for each row; the name gets its `_total` when it is written."""
-    family = CounterMetricFamily(PREFIX + name, text, labels=list(labels))
-    for names, value in rows:
-        family.add_metric(list(names), value)
+def _counter(name: str, text: str, value: float | Rows, *labels: str) -> Metric:
+    """What only grows; the name gets its `_total` when it is written."""
+    return _filled(CounterMetricFamily(PREFIX + name, text, labels=labels), value)
+
+
+def _gauge(name: str, text: str, value: float | Rows, *labels: str) -> Metric:
+    """What is so now."""
+    return _filled(GaugeMetricFamily(PREFIX + name, text, labels=labels), value)
+
+
+def _filled(family: CounterMetricFamily | GaugeMetricFamily, value: float | Rows) -> Metric:
+    for names, number in [((), value)] if isinstance(value, int | float) else value:
+        family.add_metric([names] if isinstance(names, str) else names, number)
     return family
 
 
-def _counter(name: str, text: str, value: float) -> Metric:
-    return _counters(name, text, (), [((), value)])
-
-
-def _gauges(name: str, text: str, labels: Iterable[str], rows: Iterable[Row]) -> Metric:
-    """Numbers of now, one for each row."""
-    family = GaugeMetricFamily(PREFIX + name, text, labels=list(labels))
-    for names, value in rows:
-        family.add_metric(list(names), value)
-    return family
-
-
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return _gauges(name, text, (), [((), value)])
-
-
-def _histograms(
-    name: str, text: str, labels: Iterable[str], rows: Iterable[tuple[tuple[str, ...], Histogram]]
-) -> Metric:
+def _histogram(name: str, text: str, value: Histogram | Rows, *labels: str) -> Metric:
     """Sizes or durations, counted by how large they were."""
-    family = HistogramMetricFamily(PREFIX + name, text, labels=list(labels))
-    for names, histogram in rows:
-        family.add_metric(list(names), histogram.buckets(), histogram.sum)
+    family = HistogramMetricFamily(PREFIX + name, text, labels=labels)
+    for names, histogram in [((), value)] if isinstance(value, Histogram) else value:
+        family.add_metric(names, histogram.buckets(), histogram.sum)
     return family
-
-
-def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
-    return _histograms(name, text, (), [((), histogram)])
 
 
 def _info(name: str, text: str, **labels: str) -> Metric:
     return InfoMetricFamily(PREFIX + name, text, value=labels)
-
-
-def _rows(counts: Iterable[tuple[str, float]]) -> list[Row]:
-    """The rows of a family with one label."""
-    return [((name,), float(count)) for name, count in counts]
 
 
 def bounded(rows: Iterable[Row]) -> list[Row]:
@@ -138,11 +121,11 @@ def _loop(node: NodeParts) -> Iterator[Metric]:
     if node.loop is None:
         return
     now = node.loop.counters()
-    depths = [("system", now.system_depth), ("user", now.user_depth), ("completions", now.completions_waiting)]
+    depths = {"system": now.system_depth, "user": now.user_depth, "completions": now.completions_waiting}
     yield _counter("loop_turns", "Turns made.", now.turns)
     yield _counter("loop_slices", "Slices: how often the loop got the processor from its host.", now.slices)
     yield _counter("loop_failed_turns", "Turns that raised.", now.failed_turns)
-    yield _gauges("loop_lane_depth", "Turns that wait, by lane.", ["lane"], _rows(depths))
+    yield _gauge("loop_lane_depth", "Turns that wait, by lane.", depths.items(), "lane")
     yield _gauge("loop_lag_seconds", "How long the oldest waiting turn has waited.", now.oldest_waiting_ms / 1e3)
     yield _gauge("loop_longest_turn_seconds", "The longest turn since the start.", now.longest_turn_ns / 1e9)
     yield _gauge("loop_timers_pending", "Timers that are set.", now.timers_pending)
@@ -153,12 +136,12 @@ def _loop(node: NodeParts) -> Iterator[Metric]:
 
 def _blocked(watchdog: Watchdog) -> Iterator[Metric]:
     totals = watchdog.totals.copy()  # another thread adds to it
-    times = _rows((kind, total.times) for kind, total in totals.items())
-    seconds = _rows((kind, total.duration_ms / 1e3) for kind, total in totals.items())
+    times = [(kind, total.times) for kind, total in totals.items()]
+    seconds = [(kind, total.duration_ms / 1e3) for kind, total in totals.items()]
     slow = "How often work blocked the loop for longer than slow_turn_ms."
     yield _counter("loop_slow_turns", slow, watchdog.times_blocked)
-    yield _counters("loop_blocked", "How often the loop was blocked, by what kind of work.", ["kind"], times)
-    yield _counters("loop_blocked_seconds", "How long the loop was blocked, by what kind of work.", ["kind"], seconds)
+    yield _counter("loop_blocked", "How often the loop was blocked, by what kind of work.", times, "kind")
+    yield _counter("loop_blocked_seconds", "How long the loop was blocked, by what kind of work.", seconds, "kind")
 
 
 def _log(node: NodeParts) -> Iterator[Metric]:
@@ -209,10 +192,10 @@ def _bus(node: NodeParts, topics: Container[str]) -> Iterator[Metric]:
 def _events(stats: Stats, topics: Container[str]) -> Iterator[Metric]:
     # In the order in which the node met the topics: a row that has a name keeps it.
     counts = [(topic, count) for topic, count in stats.by_topic.items() if topic in topics]
-    published = bounded(_rows((topic, count.published) for topic, count in counts))
-    delivered = bounded(_rows((topic, count.delivered) for topic, count in counts))
-    yield _counters("events_published", "Events stored.", ["topic"], published)
-    yield _counters("events_delivered", "Events sent to consumers.", ["topic"], delivered)
+    published = bounded(((topic,), count.published) for topic, count in counts)
+    delivered = bounded(((topic,), count.delivered) for topic, count in counts)
+    yield _counter("events_published", "Events stored.", published, "topic")
+    yield _counter("events_delivered", "Events sent to consumers.", delivered, "topic")
     yield _counter("acks", "Acknowledgements of consumers.", stats.acks)
     yield _counter("nacks", "Events a consumer gave back.", stats.nacks)
     yield _counter("redeliveries", "Deliveries that were not the first.", stats.redeliveries)
@@ -222,14 +205,13 @@ def _events(stats: Stats, topics: Container[str]) -> Iterator[Metric]:
 
 
 def _positions(groups: Iterable[GroupInfo]) -> Iterator[Metric]:
-    labels = ["topic", "group"]
     names = [((info.topic, info.group), info) for info in groups]
-    lag = [(name, float(sum(each.lag for each in info.partitions.values()))) for name, info in names]
-    inflight = [(name, float(sum(each.inflight for each in info.partitions.values()))) for name, info in names]
-    members = [(name, float(info.members)) for name, info in names]
-    yield _gauges("group_lag_events", "Events the group has not settled yet.", labels, bounded(lag))
-    yield _gauges("group_inflight_events", "Events its members hold.", labels, bounded(inflight))
-    yield _gauges("group_members", "Connections of the group.", labels, bounded(members))
+    lag = bounded((name, sum(each.lag for each in info.partitions.values())) for name, info in names)
+    inflight = bounded((name, sum(each.inflight for each in info.partitions.values())) for name, info in names)
+    members = bounded((name, info.members) for name, info in names)
+    yield _gauge("group_lag_events", "Events the group has not settled yet.", lag, "topic", "group")
+    yield _gauge("group_inflight_events", "Events its members hold.", inflight, "topic", "group")
+    yield _gauge("group_members", "Connections of the group.", members, "topic", "group")
 
 
 def _kernel(node: NodeParts) -> Iterator[Metric]:
@@ -237,10 +219,9 @@ def _kernel(node: NodeParts) -> Iterator[Metric]:
     kernel = node.kernel
     if kernel is None:
         return
-    counted, alive = kernel.counters, kernel.liveness()
-    refused = _rows(kernel.refused.items())
+    counted, alive, refused = kernel.counters, kernel.liveness(), kernel.refused.items()
     yield from _requests(kernel)
-    yield _counters("kernel_refused", "Messages refused before anybody handled them, by error.", ["error"], refused)
+    yield _counter("kernel_refused", "Messages refused before anybody handled them, by error.", refused, "error")
     yield _gauge("kernel_pending_requests", "Requests without an outcome.", alive["inFlight"])
     yield _gauge("kernel_open_events", "Events that are being handled.", alive["events"])
     yield _gauge("kernel_timers", "Messages that are sent later.", alive["timers"])
@@ -252,29 +233,29 @@ def _kernel(node: NodeParts) -> Iterator[Metric]:
 
 def _requests(kernel: Kernel) -> Iterator[Metric]:
     used = [each for each in kernel.contracts() if each.counts.ns.count]
-    labels, forwarded = ["kind", "type", "outcome"], _outcomes(kernel.forwarded_contracts())
+    labels, forwarded = ("kind", "type", "outcome"), _outcomes(kernel.forwarded_contracts())
     seconds = [((each.kind, each.type), each.counts.ns) for each in used]
-    yield _counters("kernel_requests", "Commands and queries that had their outcome.", labels, _outcomes(used))
-    yield _counters("kernel_forwarded", "Requests that were passed on to other nodes.", labels, forwarded)
-    yield _histograms("kernel_request_seconds", "Time until a request had its outcome.", ["kind", "type"], seconds)
+    yield _counter("kernel_requests", "Commands and queries that had their outcome.", _outcomes(used), *labels)
+    yield _counter("kernel_forwarded", "Requests that were passed on to other nodes.", forwarded, *labels)
+    yield _histogram("kernel_request_seconds", "Time until a request had its outcome.", seconds, "kind", "type")
 
 
 def _outcomes(contracts: Iterable[Contract]) -> list[Row]:
     return [
-        ((each.kind, each.type, outcome), float(count))
+        ((each.kind, each.type, outcome), count)
         for each in contracts
         for outcome, count in each.counts.outcomes().items()
     ]
 
 
 def _actors(kernel: Kernel) -> Iterator[Metric]:
-    labels, slots = ["capability"], kernel.slots
-    restarts = _rows((slot.id, slot.restarts) for slot in slots)
-    depths = _rows((slot.id, slot.waiting) for slot in slots)
-    unhealthy = _rows((slot.id, slot.unhealthy) for slot in slots)
-    yield _counters("kernel_restarts", "Actors that were replaced.", labels, restarts)
-    yield _gauges("kernel_mailbox_depth", "Mail that no actor has begun to handle.", labels, depths)
-    yield _gauges("kernel_unhealthy", "1 for a capability that failed too often and is not served.", labels, unhealthy)
+    restarts = [(slot.id, slot.restarts) for slot in kernel.slots]
+    depths = [(slot.id, slot.waiting) for slot in kernel.slots]
+    unhealthy = [(slot.id, slot.unhealthy) for slot in kernel.slots]
+    failed = "1 for a capability that failed too often and is not served."
+    yield _counter("kernel_restarts", "Actors that were replaced.", restarts, "capability")
+    yield _gauge("kernel_mailbox_depth", "Mail that no actor has begun to handle.", depths, "capability")
+    yield _gauge("kernel_unhealthy", failed, unhealthy, "capability")
 
 
 def _runs(node: NodeParts) -> Iterator[Metric]:
@@ -283,17 +264,16 @@ def _runs(node: NodeParts) -> Iterator[Metric]:
     if runtime is None:
         return
     counts = runtime.counts()
-    started, effects = _rows(counts.begun.items()), _rows(counts.effects.items())
-    outcomes = [(names, float(count)) for names, count in counts.outcomes.items()]
+    started, outcomes = counts.begun.items(), counts.outcomes.items()
     recovered = "Durable runs that went on after a restart or another node's end."
     performed = "Effects asked of their handlers, by durable runs and by runs a message started."
     late = "Answers and endings that came for runs that were over."
-    yield _counters("runs_started", "Runs that this node began to execute, or went on with.", ["kind"], started)
-    yield _counters("runs_outcomes", "Runs that ended: value, failed or cancelled.", ["kind", "outcome"], outcomes)
+    yield _counter("runs_started", "Runs that this node began to execute, or went on with.", started, "kind")
+    yield _counter("runs_outcomes", "Runs that ended: value, failed or cancelled.", outcomes, "kind", "outcome")
     yield _counter("runs_recovered", recovered, counts.recovered)
     yield _gauge("runs_live", "Runs without an outcome that this node executes.", runtime.live)
     yield _counter("runs_steps", "Steps of all programs.", runtime.steps)
-    yield _counters("runs_effects", performed, ["effect"], effects)
+    yield _counter("runs_effects", performed, counts.effects.items(), "effect")
     yield _counter("runs_late_answers", late, runtime.late_completions)
     yield _counter("runs_journal_writes", "Entries written for durable runs.", counts.journal_writes)
     yield _counter("runs_leases_lost", "How often another node took this one's runs away.", counts.leases_lost)
@@ -305,15 +285,15 @@ def _beats(node: NodeParts) -> Iterator[Metric]:
     if heartbeat is None:
         return
     tally = heartbeat.tally
-    calls, diagnostics = _rows(tally.results.items()), _rows(tally.diagnostics.items())
+    diagnostics = tally.diagnostics.items()
     results = "Entries of agendas by result; failed and fatal are faults of enzymes."
     yield _counter("beats", "Beats that happened.", tally.beats)
     yield _counter("beats_failed", "Beats that did not happen and are tried again.", tally.failed)
     yield _counter("beats_signals", "Signals worked on.", tally.signals)
-    yield _counters("beats_calls", results, ["result"], calls)
+    yield _counter("beats_calls", results, tally.results.items(), "result")
     yield _counter("beats_staged", "Values that beats made visible.", tally.staged)
     yield _counter("beats_emitted", "Signals that enzymes emitted.", tally.emitted)
-    yield _counters("beats_diagnostics", "What a person should know of beats, by code.", ["code"], diagnostics)
+    yield _counter("beats_diagnostics", "What a person should know of beats, by code.", diagnostics, "code")
     yield _histogram("beat_seconds", "Time from the start of a beat until it was durable.", tally.ns)
     yield _gauge("beats_next", "The number of the next beat.", heartbeat.next_beat)
     yield _gauge("beats_waiting", "Signals that wait for the next beat.", heartbeat.waiting)
@@ -323,8 +303,8 @@ def _beats(node: NodeParts) -> Iterator[Metric]:
 def _connections(node: NodeParts) -> Iterator[Metric]:
     """Requests by route and status, and how many are connected to which socket."""
     ndjson, guests = node.ndjson, node.guests
-    requests = [((method, route, str(status)), float(n)) for (method, route, status), n in node.requests.items()]
-    yield _counters("http_requests", "HTTP requests answered.", ["method", "route", "status"], requests)
+    requests = [((method, route, str(status)), n) for (method, route, status), n in node.requests.items()]
+    yield _counter("http_requests", "HTTP requests answered.", requests, "method", "route", "status")
     if ndjson is not None:
         yield _gauge("ndjson_connections", "Clients of the kernel's socket.", ndjson.connections)
         yield _counter("ndjson_accepted", "Clients of the kernel's socket since the start.", ndjson.accepted)
