@@ -155,7 +155,7 @@ class _Syscall:
             if type in remote:
                 node = remote[type][1]
                 by_node.setdefault(node.name, (node, []))[1].append(type)
-        answers = await asyncio.gather(*(self._ask_node(node, asked) for node, asked in by_node.values()))
+        answers = await asyncio.gather(*(self._ask_node(*asked) for asked in by_node.values()))
         schemas = {type: schema for answer in answers for type, schema in answer.items()}
         return {
             type: {"kind": remote[type][0], **schemas.get(type, {}), "node": name}
@@ -164,15 +164,12 @@ class _Syscall:
         }
 
     async def _ask_node(self, node: NodeView, types: list[str]) -> dict[str, Any]:
-        request = {"capabilities": types}
+        data, timeout_ms = {"capabilities": types}, _NODE_TIMEOUT_MS
         try:
-            answer = await self._kernel.ask_node(
-                node, "query", "Syscall.Describe", request, timeout_ms=_NODE_TIMEOUT_MS
-            )
+            answer = await self._kernel.ask_node(node, "query", "Syscall.Describe", data, timeout_ms=timeout_ms)
         except Fail:
             return {}
-        schemas: dict[str, Any] = answer["schemas"]
-        return schemas
+        return dict(answer["schemas"])
 
 
 def _schemas(contract: Contract) -> dict[str, Any]:

@@ -84,7 +84,8 @@ class OriginCheck:
                 return await handler(request)
             if not self._is_allowed(origin):
                 if not _is_own(origin, request.host):
-                    raise _foreign(origin)
+                    text = f"Pages of {origin[:200]!r} may not use this node."
+                    raise HttpProblem("forbidden", text, "Add the origin to MAINSPRING_ALLOWED_ORIGINS if it should.")
             elif request.method == hdrs.METH_OPTIONS and hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers:
                 return _preflight(request)
             return await handler(request)
@@ -125,32 +126,18 @@ def _is_own(origin: str, host: str) -> bool:
 
 
 def _check_host(host: str, allowed_hosts: frozenset[str]) -> None:
-    try:
+    name = ""
+    with suppress(ValueError):
         name = urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        name = ""
-    if name in _LOCAL_NAMES or name.endswith(".localhost") or name in allowed_hosts or _is_address(name):
+    if name in _LOCAL_NAMES or name.endswith(".localhost") or name in allowed_hosts:
+        return
+    with suppress(ValueError):
+        ip_address(name)
         return
     raise HttpProblem(
         "forbidden",
         f"This node does not answer to the name {name!r}.",
         "Use its address, or add the page's origin to MAINSPRING_ALLOWED_ORIGINS.",
-    )
-
-
-def _is_address(name: str) -> bool:
-    try:
-        ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _foreign(origin: str) -> HttpProblem:
-    return HttpProblem(
-        "forbidden",
-        f"Pages of {origin[:200]!r} may not use this node.",
-        "Add the origin to MAINSPRING_ALLOWED_ORIGINS if it should.",
     )
 
 
@@ -179,12 +166,10 @@ class TokenAuthenticator:
             return request[_CALLER]
         text = _presented(request)
         if text is None:
-            raise _unauthorized("This node wants a token.", 'Bearer realm="mainspring"')
+            raise _unauthorized("This node wants a token.")
         token = self._source.book.find(text, self._clock.wall_ms()) if len(text) <= MAX_TOKEN else None
         if token is None:
-            raise _unauthorized(
-                "The token is not known here, or has expired.", 'Bearer realm="mainspring", error="invalid_token"'
-            )
+            raise _unauthorized("The token is not known here, or has expired.", ', error="invalid_token"')
         sid = self._new_id().replace("-", "")[-SID_DIGITS:]
         caller = Caller(token.agent, sid=sid, scopes=token.scopes, expires_ms=token.expires_ms, revoked=token.revoked)
         request[_CALLER] = caller
@@ -228,12 +213,12 @@ def _presented(request: web.Request) -> str | None:
     return None
 
 
-def _unauthorized(message: str, challenge: str) -> HttpProblem:
+def _unauthorized(message: str, challenge: str = "") -> HttpProblem:
     return HttpProblem(
         "unauthorized",
         message,
         "Send a valid one as `Authorization: Bearer ...`; `mainspring token new` makes one.",
-        headers={hdrs.WWW_AUTHENTICATE: challenge},
+        headers={hdrs.WWW_AUTHENTICATE: 'Bearer realm="mainspring"' + challenge},
     )
 
 
@@ -268,19 +253,8 @@ async def while_valid(caller: Who, clock: Clock, end: Callable[[], Awaitable[Non
 # --- which topics they are shown ---
 
 
-async def readable_topics(bus: Bus, who: Who, topics: Iterable[str]) -> set[str]:
-    """Those of the topics whose events `who` may read."""
-    return await _allowed(bus, who, "subscribe", topics)
-
-
-async def known_topics(bus: Bus, who: Who, topics: Iterable[str]) -> set[str]:
-    """Those of the topics that `who` has any right on."""
-    names = set(topics)
-    may_read = await _allowed(bus, who, "subscribe", names)
-    return may_read | await _allowed(bus, who, "publish", names - may_read)
-
-
-async def _allowed(bus: Bus, who: Who, action: Action, topics: Iterable[str]) -> set[str]:
+async def allowed_topics(bus: Bus, who: Who, action: Action, topics: Iterable[str]) -> set[str]:
+    """Those of the topics with which `who` may do this."""
     if not isinstance(who, Caller) or who.scopes is None or who.is_admin:
         return set(topics)
     within = [topic for topic in topics if who.scopes.allow(action, origin_of(topic))]

@@ -24,7 +24,7 @@ from mainspring.bus import Action, Bus, Caller, Forbidden, TopicConfig, Who
 from mainspring.json_text import StrictDecoder
 from mainspring.kernel import Kernel
 from mainspring.server.health import NodeParts
-from mainspring.server.http.access import Identify, claimed_agent, known_topics, readable_topics
+from mainspring.server.http.access import Identify, allowed_topics, claimed_agent
 from mainspring.server.http.problem import HttpProblem, bad_query
 
 T = TypeVar("T")
@@ -114,11 +114,13 @@ class Call:
 
     async def visible(self, topics: Iterable[str]) -> set[str]:
         """Those of the topics that the caller has any right on."""
-        return await known_topics(self.bus, self.caller, topics)
+        names = set(topics)
+        may_read = await self.readable(names)
+        return may_read | await allowed_topics(self.bus, self.caller, "publish", names - may_read)
 
     async def readable(self, topics: Iterable[str]) -> set[str]:
         """Those of the topics whose events the caller may read."""
-        return await readable_topics(self.bus, self.caller, topics)
+        return await allowed_topics(self.bus, self.caller, "subscribe", topics)
 
     # --- the body ---
 

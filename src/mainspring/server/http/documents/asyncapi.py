@@ -116,26 +116,14 @@ def _placed(key: str, schema: dict[str, Any] | bool, schemas: dict[str, Any]) ->
 
 
 def _operations(topic: str, key: str, keys: list[str]) -> dict[str, Any]:
-    channel = {"$ref": f"#/channels/{key}"}
-    carried = [{"$ref": f"#/channels/{key}/messages/{each}"} for each in keys]
-    sent = {
-        f"subscribe.{key}": {
-            "action": "send",
-            "channel": channel,
-            "summary": f"Events of {topic}, delivered to subscribers.",
-            "messages": carried,
-        }
-    }
+    def operation(action: str, summary: str) -> dict[str, Any]:
+        carried = [{"$ref": f"#/channels/{key}/messages/{each}"} for each in keys]
+        return {"action": action, "channel": {"$ref": f"#/channels/{key}"}, "summary": summary, "messages": carried}
+
+    sent = {f"subscribe.{key}": operation("send", f"Events of {topic}, delivered to subscribers.")}
     if topic.startswith(_NODE_ONLY):
         return sent
-    return sent | {
-        f"publish.{key}": {
-            "action": "receive",
-            "channel": channel,
-            "summary": f"Events published to {topic}.",
-            "messages": carried,
-        }
-    }
+    return sent | {f"publish.{key}": operation("receive", f"Events published to {topic}.")}
 
 
 def _key(topic: str) -> str:

@@ -56,6 +56,7 @@ from mainspring.server.http.table import (
     BodyContent,
     Operations,
     Parameter,
+    described,
     gives,
     takes,
 )
@@ -270,11 +271,8 @@ class StoredEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-class StoredEventPage(msgspec.Struct, frozen=True):
-    """Events, and the cursor that goes on behind them."""
-
-    events: list[StoredEnvelope]
-    cursor: str
+_PAGE: Final = "Events, and the cursor that goes on behind them."
+StoredEventPage = described("StoredEventPage", _PAGE, events=list[StoredEnvelope], cursor=str)
 
 
 def one_line(event: StoredEvent) -> bytes:
@@ -508,7 +506,7 @@ async def _relay(
     call: Call, response: web.StreamResponse, batches: AsyncIterator[list[StoredEvent]], seen: dict[int, int]
 ) -> None:
     """Pass on what comes until the bus or the node stops; say something whenever nothing came for a while."""
-    coming = asyncio.ensure_future(_next(batches))
+    coming = asyncio.ensure_future(anext(batches, None))
     closing = asyncio.ensure_future(call.face.closing.wait())
     try:
         while True:
@@ -520,7 +518,7 @@ async def _relay(
                 if batch is None:
                     return
                 await _write(call, response, _messages(batch, seen))
-                coming = asyncio.ensure_future(_next(batches))
+                coming = asyncio.ensure_future(anext(batches, None))
             elif closing in done:
                 return
             else:
@@ -529,10 +527,6 @@ async def _relay(
         coming.cancel()
         closing.cancel()
         await asyncio.gather(coming, closing, return_exceptions=True)
-
-
-async def _next(batches: AsyncIterator[list[StoredEvent]]) -> list[StoredEvent] | None:
-    return await anext(batches, None)
 
 
 def _messages(batch: list[StoredEvent], seen: dict[int, int]) -> bytes:

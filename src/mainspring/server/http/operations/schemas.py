@@ -36,11 +36,8 @@ class SchemaSummary(msgspec.Struct, frozen=True):
 SchemaListing = described("SchemaListing", "Topics with a schema, by name.", schemas=list[SchemaSummary])
 
 
-class SchemaVersions(msgspec.Struct, frozen=True):
-    """Every version of one topic's schema, ascending."""
-
-    topic: str
-    versions: list[SchemaVersion]
+_VERSIONS: Final = "Every version of one topic's schema, ascending."
+SchemaVersions = described("SchemaVersions", _VERSIONS, topic=str, versions=list[SchemaVersion])
 
 
 class RegisterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -96,15 +93,15 @@ async def list_schemas(call: Call) -> dict[str, list[SchemaSummary]]:
     return {"schemas": [SchemaSummary(topic, latest.version, latest.compatibility) for topic, latest in found]}
 
 
-@operation("GET /schemas/{topic}", "The versions, ascending.", errors=(404,))
-async def show_schemas(call: Call) -> SchemaVersions:
+@operation("GET /schemas/{topic}", gives("The versions, ascending.", SchemaVersions), errors=(404,))
+async def show_schemas(call: Call) -> dict[str, Any]:
     """Every version of a topic's schema."""
     await call.check_visible(call.topic)
     known = call.bus.schemas.of(call.topic)
     if known is None:
         text = f"topic {call.topic!r} has no schema"
         raise UnknownSchema(text, remedy="POST one here; without, any payload is taken")
-    return SchemaVersions(call.topic, known.versions)
+    return {"topic": call.topic, "versions": known.versions}
 
 
 @operation(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -20,11 +20,8 @@ operation: Final = Operations("topics")
 TopicListing = described("TopicListing", "Every topic, by name.", topics=list[TopicConfig])
 
 
-class TopicOffsets(msgspec.Struct, frozen=True):
-    """Where each partition of the topic begins and ends, and how far each group has come."""
-
-    topic: str
-    partitions: list[PartitionOffsets]
+_OFFSETS: Final = "Where each partition of the topic begins and ends, and how far each group has come."
+TopicOffsets = described("TopicOffsets", _OFFSETS, topic=str, partitions=list[PartitionOffsets])
 
 
 class Rights(msgspec.Struct, frozen=True):
@@ -78,8 +75,8 @@ async def show_topic(call: Call) -> bytes:
     return encode_topic(await call.visible_topic())
 
 
-@operation("GET /topics/{topic}/offsets", "The partitions, ascending.", errors=(404,))
-async def show_offsets(call: Call) -> TopicOffsets:
+@operation("GET /topics/{topic}/offsets", gives("The partitions, ascending.", TopicOffsets), errors=(404,))
+async def show_offsets(call: Call) -> dict[str, Any]:
     """Where each partition begins and ends, and where each group stands.
 
     Groups are for those who may read the topic.
@@ -88,7 +85,7 @@ async def show_offsets(call: Call) -> TopicOffsets:
     places = await call.bus.groups.offsets(call.topic)
     if not await call.readable([call.topic]):
         places = [msgspec.structs.replace(place, groups={}) for place in places]
-    return TopicOffsets(call.topic, places)
+    return {"topic": call.topic, "partitions": places}
 
 
 @operation("GET /topics/{topic}/rights", "The rights.")
