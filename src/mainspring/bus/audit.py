@@ -41,7 +41,6 @@ class Audit:
         self._write = write
         self._enabled = enabled
         self._noted: dict[tuple[str, str, int, str], list[int]] = {}
-        self._planned = False
 
     def note(self, action: str, topic: Topic, partition: int, offset: int, count: int, group: str = "") -> None:
         if not self._enabled or not topic.audited:
@@ -52,16 +51,11 @@ class Audit:
             noted[0] = offset
             noted[1] += count
             return
+        if not self._noted:
+            self._loop.schedule(FLUSH_MS, self.flush, None, ref=False)
         self._noted[about] = [offset, count]
-        if not self._planned:
-            self._planned = True
-            self._loop.schedule(FLUSH_MS, self._due, None, ref=False)
 
-    def _due(self, _: None) -> None:
-        self._planned = False
-        self.flush()
-
-    def flush(self) -> None:
+    def flush(self, _: None = None) -> None:
         noted, self._noted = self._noted, {}
         if noted:
             self._write(

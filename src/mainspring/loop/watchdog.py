@@ -365,6 +365,7 @@ class Watchdog:
                 f"{suspect.kind} {suspect.name} has blocked the loop for {duration_ms:,.0f} ms, and nothing else runs "
                 f"until it returns{again}; await instead, or use asyncio.to_thread. It is at {report.where}",
                 report,
+                report.stack,
             )
 
     def _end(self, ended_ns: int) -> None:
@@ -377,25 +378,14 @@ class Watchdog:
         report = Blocked(seen.kind, seen.name, seen.at_ms, duration_ms, seen.limit_ms, seen.where, seen.stack)
         self._count(report)
         if suspect.logged:
-            _log.warning(
-                "%s %s blocked the loop for %s ms",
-                report.kind,
-                report.name,
-                f"{duration_ms:,.0f}",
-                extra={"fields": _fields(report)},
-            )
+            _warn(f"{report.kind} {report.name} blocked the loop for {duration_ms:,.0f} ms", report)
 
     def _report_standstill(self, duration_ms: float) -> None:
         text = "was stopped or suspended, or got no processor time"
         report = Blocked(STANDSTILL, text, self._clock.wall_ms(), duration_ms, self.limit_ms)
         self._count(report)
         if self._unlogged_before(STANDSTILL, text) is not None:
-            _log.warning(
-                "this process did not run for %s ms: it %s; no handler is to blame",
-                f"{duration_ms:,.0f}",
-                text,
-                extra={"fields": _fields(report)},
-            )
+            _warn(f"this process did not run for {duration_ms:,.0f} ms: it {text}; no handler is to blame", report)
 
     def _count(self, report: Blocked) -> None:
         total = self.totals.setdefault(report.kind, BlockedTotal())
@@ -469,15 +459,9 @@ def _is_asyncio(frame: FrameType) -> bool:
     return frame.f_code.co_name in ("_run", "_run_once") and frame.f_globals.get("__name__", "").startswith("asyncio.")
 
 
-def _warn(text: str, report: Blocked) -> None:
+def _warn(text: str, report: Blocked, stack: str | None = None) -> None:
     """A warning with the other thread's stack; `logging` itself can only add the caller's own."""
     if _log.isEnabledFor(logging.WARNING):
-        extra = {"fields": _fields(report)}
-        record = _log.makeRecord(
-            _log.name, logging.WARNING, __file__, 0, text, (), None, extra=extra, sinfo=report.stack
-        )
-        _log.handle(record)
-
-
-def _fields(report: Blocked) -> dict[str, object]:
-    return {"kind": report.kind, "name": report.name, "duration_ms": round(report.duration_ms), "where": report.where}
+        fields = {"kind": report.kind, "name": report.name, "duration_ms": round(report.duration_ms)}
+        extra = {"fields": {**fields, "where": report.where}}
+        _log.handle(_log.makeRecord(_log.name, logging.WARNING, __file__, 0, text, (), None, extra=extra, sinfo=stack))

@@ -112,16 +112,9 @@ async def _play(original: Heartbeat, second: Heartbeat, host: EnzymeHost, facts:
     if (rules := original.state.rules_in(beat)) != new.rules:
         new.use_rules(rules)
     begin = facts[0]
+    paused = isinstance(begin, BeginFact) and begin.paused
     inbox, events = _inbox(original.state, facts, new.queues.get(beat, []), start)
-    draft = Draft(
-        beat,
-        new.digest,
-        new.rules,
-        new.resolver,
-        inbox,
-        paused=isinstance(begin, BeginFact) and begin.paused,
-        events=events,
-    )
+    draft = Draft(beat, new.digest, new.rules, new.resolver, inbox, paused=paused, events=events)
     new.inbox = draft.inbox
     new.note_live_events(inbox)
     await second.call_all(draft, host)

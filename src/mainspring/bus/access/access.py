@@ -109,10 +109,7 @@ class VerifiedHeaders:
         return b"%b,%b}" % (_to_json(kept)[:-1], self._members) if kept else self.alone
 
 
-@lru_cache(maxsize=1_024)  # a connection's requests all get the same one
-def verified_headers(verified: bytes, stamp: bytes = b"") -> VerifiedHeaders:
-    """The headers with these members."""
-    return VerifiedHeaders(verified, stamp)
+verified_headers = lru_cache(maxsize=1_024)(VerifiedHeaders)  # a connection's requests all get the same one
 
 
 class _List:

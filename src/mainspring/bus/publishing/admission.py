@@ -65,6 +65,10 @@ class Admission:
     random: Callable[[], float]
     closed: bool = False
 
+    def __post_init__(self) -> None:
+        self._most_bytes = self.settings.max_frame_bytes
+        self._dedupe_window_ms = self.settings.dedupe_window_ms
+
     def accept(
         self,
         name: str,
@@ -143,7 +147,7 @@ class Admission:
             stamps = schemas.check_all(events, tombstones=topic.config.compact)
             added = [verified_headers(verified, stamp) for stamp in stamps]
         name, partitions = topic.name, topic.config.partitions
-        window, most_bytes = self.settings.dedupe_window_ms, self.settings.max_frame_bytes
+        window, most_bytes = self._dedupe_window_ms, self._most_bytes
         appends = []
         for event, payload, more in zip(events, payloads, added, strict=True):
             headers = more.added_to(event.headers) if event.headers else more.alone

@@ -110,7 +110,7 @@ class Publisher:
         if accepted.span is not None:
             on_done = partial(_end_span, accepted.span, on_done)
         if accepted.due:
-            self.store_delayed(accepted, on_done or _ignore)
+            self.store_delayed(accepted, on_done or (lambda _: None))
         elif accepted.expects:
             self._flush()
             pending = _Pending(self.store_topic)
@@ -272,7 +272,3 @@ def _end_span(span: OpenSpan, on_done: OnDone | None, result: Sequence[Placed] |
     span.end(result if isinstance(result, MainspringError) else None)
     if on_done is not None:
         on_done(result)
-
-
-def _ignore(_: object) -> None:
-    """Nobody waits."""

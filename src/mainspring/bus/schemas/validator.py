@@ -19,7 +19,7 @@ out too.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -52,14 +52,6 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{self.path or '(the whole payload)'}: {self.reason}"
 
 
-class Validator(Protocol):
-    """Something that knows what payloads of one version look like."""
-
-    def fault(self, payload: bytes | msgspec.Raw) -> Fault | None:
-        """The first thing that does not fit; None when all does. `payload` is JSON text."""
-        ...
-
-
 def compiled(schema: dict[str, Any] | bool) -> jsonschema_rs.Validator:
     """The schema, ready to be asked. Raises BadSchema (a ValueError), with the reason."""
     import jsonschema_rs  # here, because most nodes and every client can do without it
@@ -87,6 +79,7 @@ class SchemaValidator:
         self._take = None if quick is None else msgspec.json.Decoder(quick).decode
 
     def fault(self, payload: bytes | msgspec.Raw) -> Fault | None:
+        """The first thing that does not fit; None when all does. `payload` is JSON text."""
         if self._take is not None:
             try:
                 self._take(payload)
@@ -121,6 +114,9 @@ class TypeValidator:
         except RecursionError:
             return Fault("", "nested too deeply")
         return None
+
+
+Validator = SchemaValidator | TypeValidator
 
 
 def schema_of(type: Any) -> dict[str, Any]:

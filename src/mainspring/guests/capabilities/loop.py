@@ -32,7 +32,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import ClassVar, NamedTuple, cast
+from typing import ClassVar, cast
 
 from mainspring.guests.errors import NeedsLinux, RequestRefused
 from mainspring.guests.handles import HandleTable
@@ -58,11 +58,6 @@ _ALL = 0xF
 _EDGES_AT_ONCE = 1024
 
 
-class _Pending(NamedTuple):
-    max_events: int
-    deadline: int | None  # None waits for ever
-
-
 class LoopCapability(GuestCapability):
     """One open loop."""
 
@@ -74,7 +69,7 @@ class LoopCapability(GuestCapability):
         self._ready = ReadySet()
         self._handles.join(self._ready.forget)
         self._timers = GuestTimers()
-        self._pending: _Pending | None = None
+        self._pending: tuple[int, int | None] | None = None  # most events, and until when; None waits for ever
         self._interrupted = False
         self.polls: int = 0  # requests to wait, so far
         self._timers_first = False  # whose turn it is to get the odd place
@@ -121,7 +116,7 @@ class LoopCapability(GuestCapability):
             raise RequestRefused("max_events must be >= 1")
         deadline = None if timeout_ms == ops.FOREVER else self._clock.now_ns() + timeout_ms * _MS
         self.polls += 1
-        self._pending = _Pending(max_events, deadline)
+        self._pending = max_events, deadline
         self._interrupted = False
 
     operations: ClassVar[dict[int, Callable[..., None]]] = {
@@ -140,23 +135,21 @@ class LoopCapability(GuestCapability):
 
     def wake_at(self) -> int | None:
         """The monotonic instant at which a pending POLL must be resumed at the latest; None: only readiness ends it."""
-        pending = self._pending
         due = self._timers.next_deadline()
-        if pending is None or pending.deadline is None:
-            return due
-        return pending.deadline if due is None else min(due, pending.deadline)
+        deadline = None if self._pending is None else self._pending[1]
+        return min((each for each in (due, deadline) if each is not None), default=None)
 
     def resume(self, room: int) -> bytes | None:
         """The payload that answers the pending POLL, or None to go on waiting."""
-        now, pending = self._clock.now_ns(), self._pending
-        assert pending is not None
-        most = min(pending.max_events, ops.MAX_EVENTS, (room - ops.POLL_OVERHEAD) // ops.EVENT.size)
+        assert self._pending is not None
+        now, (max_events, deadline) = self._clock.now_ns(), self._pending
+        most = min(max_events, ops.MAX_EVENTS, (room - ops.POLL_OVERHEAD) // ops.EVENT.size)
         self._ready.refresh()
         timers = self._timers.take((most + self._timers_first) // 2, now)
         watches, more = self._ready.take(most - len(timers))
         timers += self._timers.take(most - len(timers) - len(watches), now)
         if not timers and not watches:
-            expired = pending.deadline is not None and now >= pending.deadline
+            expired = deadline is not None and now >= deadline
             if not expired and not self._interrupted:
                 return None
         more = more or self._timers.has_due(now)

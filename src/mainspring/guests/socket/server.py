@@ -134,7 +134,7 @@ class LoopSocketServer:
         self.accepted += 1
         self._connections[sock.fileno()] = connection
         self._hangups.register(sock.fileno(), select.EPOLLET)  # hangup and error are reported unasked
-        connection.start()
+        connection.settle()
 
     def _pause_accepting(self, error: OSError) -> None:
         """Without this the pending connection would wake the loop again at once, for ever."""
@@ -195,9 +195,6 @@ class _Connection:
     def polls(self) -> int:
         return self._session.loop.polls
 
-    def start(self) -> None:
-        self._settle()
-
     def _guarded(self, step: Callable[[], None]) -> None:
         """One guest's misfortune is not the node's: whatever goes wrong in a step ends this connection only."""
         try:
@@ -213,7 +210,7 @@ class _Connection:
     # --- what the node's loop calls ---
 
     def _on_readable(self) -> None:
-        self._guarded(self._discard if self._lingering else self._receive)
+        self._guarded(self._receive)
 
     def _on_progress(self) -> None:
         """There is room for answers, or what the guest waits for may have come."""
@@ -230,6 +227,12 @@ class _Connection:
         try:
             data, descriptors, complete = _receive_with_descriptors(self._sock)
         except BlockingIOError:
+            return
+        if self._lingering:  # what still comes is thrown away
+            for descriptor in descriptors:
+                close_received(descriptor)
+            if not data:
+                self.close()
             return
         if not self._session.adopt(descriptors, self._server.is_own) or not complete:
             self._stream.break_off("too many descriptors")
@@ -258,7 +261,7 @@ class _Connection:
         if inbox and not stream.waiting and not stream.unread and not self._going_on:
             self._going_on = True
             self._loop.call_soon(self._on_turn)
-        self._settle()
+        self.settle()
 
     def _send(self) -> bool:
         """Whether some bytes went out."""
@@ -272,7 +275,7 @@ class _Connection:
             sent += count
         return sent > 0
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
         """Asks the node's loop for exactly what can bring this connection on."""
         stream = self._stream
         if not stream.unread:
@@ -296,16 +299,6 @@ class _Connection:
             return
         self._read_when(True)
         self._timer = self._loop.call_later(LINGER_S, self.close)
-
-    def _discard(self) -> None:
-        try:
-            data, descriptors, _ = _receive_with_descriptors(self._sock)
-        except BlockingIOError:
-            return
-        for descriptor in descriptors:
-            close_received(descriptor)
-        if not data:
-            self.close()
 
     def close(self) -> None:
         """Ends the connection and everything the guest had."""
