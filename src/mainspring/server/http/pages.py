@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib.resources import files
 from importlib.resources.abc import Traversable
@@ -108,7 +108,7 @@ class Dashboard:
 
     @cached_property
     def _assets(self) -> dict[str, Asset]:
-        return dict(_read(files("mainspring") / "dashboard", ""))
+        return dict(_read(files("mainspring") / "dashboard"))
 
     def add_to(self, app: web.Application) -> None:
         """Serve the files; the page itself is served by the owner of `/`."""
@@ -130,15 +130,13 @@ class Dashboard:
         return asset.answer(request, DASHBOARD_HEADERS)
 
 
-def _read(folder: Traversable, prefix: str) -> list[tuple[str, Asset]]:
-    found: list[tuple[str, Asset]] = []
+def _read(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, Asset]]:
     for entry in folder.iterdir():
         name = prefix + entry.name
         if entry.is_dir():
-            found.extend(_read(entry, f"{name}/"))
+            yield from _read(entry, f"{name}/")
         elif (content_type := CONTENT_TYPES.get("." + entry.name.rpartition(".")[2])) is not None:
-            found.append((name, Asset(entry.read_bytes(), content_type)))
-    return found
+            yield name, Asset(entry.read_bytes(), content_type)
 
 
 def add_client_js(app: web.Application) -> None:

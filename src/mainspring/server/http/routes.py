@@ -99,15 +99,13 @@ def _counting(requests: Requests) -> Middleware:
 
 def _add_path(app: web.Application, face: Face, path: str, operations: list[Operation]) -> None:
     resource = app.router.add_resource(_route_pattern(path))
-    methods = {operation.method for operation in operations}
-    if hdrs.METH_GET in methods:
-        methods.add(hdrs.METH_HEAD)
+    methods = [hdrs.METH_OPTIONS]
     for operation in operations:
         handler = _handler(face, operation)
-        resource.add_route(operation.method, handler)
-        if operation.method == hdrs.METH_GET:
-            resource.add_route(hdrs.METH_HEAD, handler)
-    allowed = ", ".join(sorted({*methods, hdrs.METH_OPTIONS}))
+        for method in ("GET", "HEAD") if operation.method == "GET" else (operation.method,):
+            resource.add_route(method, handler)
+            methods.append(method)
+    allowed = ", ".join(sorted(methods))
 
     async def list_methods(_: web.Request) -> web.StreamResponse:
         return web.Response(status=204, headers={hdrs.ALLOW: allowed})

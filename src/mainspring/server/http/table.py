@@ -132,6 +132,11 @@ class Operation:
         return self.route.partition(" ")[2]
 
     @property
+    def contents(self) -> list[BodyContent]:
+        """What its bodies may be, the request's and the answers'."""
+        return [*self.body, *(content for answer in self.answers for content in answer.contents)]
+
+    @property
     def all_parameters(self) -> list[Parameter]:
         """Those of the path, and the others."""
         return [*(PATH_PARAMETERS[name] for name in re.findall(r"\{(\w+)\}", self.path)), *self.parameters]
@@ -164,13 +169,11 @@ class Operations(list[Operation]):
         """Declare the operation that a handler does. A text describes an answer of the type that it returns."""
 
         def declare(handler: H) -> H:
-            ways = [each if isinstance(each, Success) else gives(each, _returned(handler)) for each in answers]
+            ways = [
+                each if isinstance(each, Success) else gives(each, get_type_hints(handler)["return"])
+                for each in answers
+            ]
             self.append(Operation(route, handler, tuple(ways), self._tag, **options))
             return handler
 
         return declare
-
-
-def _returned(handler: OperationHandler) -> type:
-    model: type = get_type_hints(handler)["return"]
-    return model

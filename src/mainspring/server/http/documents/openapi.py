@@ -30,7 +30,8 @@ _TAGS: Final = {
 
 def build_document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     """The whole document, ready to be encoded."""
-    used = {model for content in _contents(operations) for model in content.models}
+    described = [content for operation in operations for content in operation.contents]
+    used = {model for content in described for model in content.models}
     models = sorted(used | {ProblemDocument}, key=lambda model: model.__name__)
     refs, components = msgspec.json.schema_components(models, ref_template=_REF)
     ref_of = dict(zip(models, refs, strict=True))
@@ -62,13 +63,6 @@ def build_document(operations: Sequence[Operation], version: str) -> dict[str, A
         },
         "security": [{"token": []}, {}],
     }
-
-
-def _contents(operations: Iterable[Operation]) -> Iterable[BodyContent]:
-    for operation in operations:
-        yield from operation.body
-        for answer in operation.answers:
-            yield from answer.contents
 
 
 def _describe(operation: Operation, ref_of: dict[type, Schema]) -> dict[str, Any]:

@@ -38,14 +38,7 @@ from aiohttp import hdrs, web
 from mainspring.bus import EventId, NewEvent, Published, UnknownEvent, envelope
 from mainspring.errors import MainspringError
 from mainspring.log import StoredEvent
-from mainspring.server.http.call import (
-    JSON,
-    MAX_INTEGER,
-    Call,
-    decode_body,
-    json_response,
-    unsupported,
-)
+from mainspring.server.http.call import JSON, MAX_INTEGER, Call, decode_body, json_response, unsupported
 from mainspring.server.http.documents import cloudevents
 from mainspring.server.http.problem import HttpProblem, bad_query, cut_short
 from mainspring.server.http.table import (
@@ -115,13 +108,10 @@ class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return NewEvent(bytes(self.payload), self.key, self.headers, self.id, self.delay_ms or 0, self.not_before or 0)
 
 
-class PublishedBatch(msgspec.Struct, frozen=True):
-    """Where the events of a batch went: [partition, offset] of each, and their ids, in the order they were sent."""
-
-    topic: str
-    count: int
-    offsets: list[tuple[int, int]]
-    ids: list[str]
+_BATCH: Final = (
+    "Where the events of a batch went: [partition, offset] of each, and their ids, in the order they were sent."
+)
+PublishedBatch = described("PublishedBatch", _BATCH, topic=str, count=int, offsets=list[tuple[int, int]], ids=list[str])
 
 
 @operation(
@@ -203,9 +193,8 @@ async def _publish_batch(call: Call, given: Iterable[NewEvent]) -> web.Response:
     named = claimed.pop() if len(claimed) == 1 else None  # a batch has one publisher
     agent = call.publisher(None if named is None else {"agent_id": named})
     published = await call.bus.publish_batch(call.topic, events, agent=agent)
-    offsets = [(each.partition, each.offset) for each in published]
-    batch = PublishedBatch(call.topic, len(published), offsets, [each.id for each in published])
-    return json_response(batch, status=201)
+    offsets, ids = [(each.partition, each.offset) for each in published], [each.id for each in published]
+    return json_response({"topic": call.topic, "count": len(ids), "offsets": offsets, "ids": ids}, status=201)
 
 
 def _lines(body: bytes) -> Iterator[NewEvent]:

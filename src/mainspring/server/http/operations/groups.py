@@ -6,7 +6,7 @@ everybody who may subscribe to the topic may do it.
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from aiohttp import web
@@ -43,15 +43,8 @@ class GroupStatus(msgspec.Struct, frozen=True):
 
 
 GroupListing = described("GroupListing", "Groups by topic and name.", groups=list[GroupStatus])
-
-
-class GroupLeases(msgspec.Struct, frozen=True):
-    """What the members of a group hold or must get again, by partition and offset."""
-
-    topic: str
-    group: str
-    members: int
-    leases: list[LeaseView]
+_LEASES: Final = "What the members of a group hold or must get again, by partition and offset."
+GroupLeases = described("GroupLeases", _LEASES, topic=str, group=str, members=int, leases=list[LeaseView])
 
 
 class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -135,11 +128,11 @@ async def delete_group(call: Call) -> web.Response:
 
 @operation(
     "GET /groups/{topic}/{group}/leases",
-    "The events, by partition and offset.",
+    gives("The events, by partition and offset.", GroupLeases),
     parameters=(Parameter("limit", f"At most so many of each partition; {DEFAULT_LEASES} by default.", POSITIVE),),
     errors=(404,),
 )
-async def list_leases(call: Call) -> GroupLeases:
+async def list_leases(call: Call) -> dict[str, Any]:
     """What the members of a group hold or must get again."""
     name = call.request.match_info["group"]
     await call.check("subscribe")
@@ -148,4 +141,5 @@ async def list_leases(call: Call) -> GroupLeases:
         raise _unknown(name)
     limit = call.integer("limit", least=1, most=MAX_LEASES) or DEFAULT_LEASES
     members = call.bus.groups.info(group).members  # on all nodes
-    return GroupLeases(call.topic, name, members, group.leases(call.bus.clock, limit))
+    leases = group.leases(call.bus.clock, limit)
+    return {"topic": call.topic, "group": name, "members": members, "leases": leases}
