@@ -138,7 +138,7 @@ def split_address(url: str) -> SplitResult:
         parts = urlsplit(url)
         scheme = {"ws": "ws", "wss": "wss", "http": "ws", "https": "wss"}.get(parts.scheme)
         if scheme is not None and parts.hostname and parts.port != 0:
-            return parts._replace(scheme=scheme)
+            return SplitResult(scheme, *parts[1:])
     except ValueError:  # brackets that do not close, a port that is none
         pass
     raise BadArgument(f"{url!r} is not the address of a node", remedy="write ws://host:port or wss://host:port")

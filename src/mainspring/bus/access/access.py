@@ -109,7 +109,9 @@ class VerifiedHeaders:
         return b"%b,%b}" % (_to_json(kept)[:-1], self._members) if kept else self.alone
 
 
-verified_headers = lru_cache(maxsize=1_024)(VerifiedHeaders)  # a connection's requests all get the same one
+@lru_cache(maxsize=1_024)  # a connection's requests all get the same one
+def verified_headers(verified: bytes, stamp: bytes = b"") -> VerifiedHeaders:
+    return VerifiedHeaders(verified, stamp)
 
 
 class _List:

@@ -36,7 +36,7 @@ class Journal:
     """`step` gets the name of each write before it happens; tests stop the process there."""
 
     def __init__(self, database: Any, node: str, shown: str, clock: Clock, step: Callable[[str], object]) -> None:
-        self.commits = database[docs.COMMITS]
+        self.commits: Any = database[docs.COMMITS]
         self._meta = database[docs.META]
         self.node = node
         self._shown = shown

@@ -35,7 +35,7 @@ class DeadLetterTopic(msgspec.Struct, frozen=True, rename="camel"):
     at_most: int
 
 
-DeadLetterTopics = described(
+DeadLetterTopics: type = described(
     "DeadLetterTopics", "Topics that have, or had, dead letters.", topics=list[DeadLetterTopic]
 )
 

@@ -111,7 +111,9 @@ class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _BATCH: Final = (
     "Where the events of a batch went: [partition, offset] of each, and their ids, in the order they were sent."
 )
-PublishedBatch = described("PublishedBatch", _BATCH, topic=str, count=int, offsets=list[tuple[int, int]], ids=list[str])
+PublishedBatch: type = described(
+    "PublishedBatch", _BATCH, topic=str, count=int, offsets=list[tuple[int, int]], ids=list[str]
+)
 
 
 @operation(
@@ -261,7 +263,7 @@ class StoredEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _PAGE: Final = "Events, and the cursor that goes on behind them."
-StoredEventPage = described("StoredEventPage", _PAGE, events=list[StoredEnvelope], cursor=str)
+StoredEventPage: type = described("StoredEventPage", _PAGE, events=list[StoredEnvelope], cursor=str)
 
 
 def one_line(event: StoredEvent) -> bytes:

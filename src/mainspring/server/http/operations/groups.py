@@ -42,9 +42,9 @@ class GroupStatus(msgspec.Struct, frozen=True):
     partitions: list[GroupPartition]
 
 
-GroupListing = described("GroupListing", "Groups by topic and name.", groups=list[GroupStatus])
+GroupListing: type = described("GroupListing", "Groups by topic and name.", groups=list[GroupStatus])
 _LEASES: Final = "What the members of a group hold or must get again, by partition and offset."
-GroupLeases = described("GroupLeases", _LEASES, topic=str, group=str, members=int, leases=list[LeaseView])
+GroupLeases: type = described("GroupLeases", _LEASES, topic=str, group=str, members=int, leases=list[LeaseView])
 
 
 class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

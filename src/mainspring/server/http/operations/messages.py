@@ -74,7 +74,7 @@ class MessageProblem(ProblemDocument, frozen=True, omit_defaults=True):
     error: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"null"))
 
 
-RecentMessages = described("RecentMessages", "Headers of messages, newest first.", messages=list[HeaderView])
+RecentMessages: type = described("RecentMessages", "Headers of messages, newest first.", messages=list[HeaderView])
 
 
 def may_command(who: Who) -> bool:

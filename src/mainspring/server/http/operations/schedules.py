@@ -31,7 +31,7 @@ class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _LISTING: Final = "Every schedule, by name. `nextMs` is when it fires next, in epoch milliseconds."
-ScheduleListing = described("ScheduleListing", _LISTING, schedules=list[Schedule])
+ScheduleListing: type = described("ScheduleListing", _LISTING, schedules=list[Schedule])
 
 
 @operation("GET /schedules", gives("The schedules, by name.", ScheduleListing))

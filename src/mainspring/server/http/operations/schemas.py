@@ -33,11 +33,11 @@ class SchemaSummary(msgspec.Struct, frozen=True):
     compatibility: Compatibility
 
 
-SchemaListing = described("SchemaListing", "Topics with a schema, by name.", schemas=list[SchemaSummary])
+SchemaListing: type = described("SchemaListing", "Topics with a schema, by name.", schemas=list[SchemaSummary])
 
 
 _VERSIONS: Final = "Every version of one topic's schema, ascending."
-SchemaVersions = described("SchemaVersions", _VERSIONS, topic=str, versions=list[SchemaVersion])
+SchemaVersions: type = described("SchemaVersions", _VERSIONS, topic=str, versions=list[SchemaVersion])
 
 
 class RegisterBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -17,11 +17,11 @@ _MEMBERS: Final = tuple(member.encode_name for member in msgspec.structs.fields(
 operation: Final = Operations("topics")
 
 
-TopicListing = described("TopicListing", "Every topic, by name.", topics=list[TopicConfig])
+TopicListing: type = described("TopicListing", "Every topic, by name.", topics=list[TopicConfig])
 
 
 _OFFSETS: Final = "Where each partition of the topic begins and ends, and how far each group has come."
-TopicOffsets = described("TopicOffsets", _OFFSETS, topic=str, partitions=list[PartitionOffsets])
+TopicOffsets: type = described("TopicOffsets", _OFFSETS, topic=str, partitions=list[PartitionOffsets])
 
 
 class Rights(msgspec.Struct, frozen=True):
