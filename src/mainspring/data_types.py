@@ -150,7 +150,7 @@ def model_members(value: Any) -> Any:
 
 def _model_schema(type: Any) -> dict[str, Any]:
     if not is_model(type):
-        raise NotImplementedError
+        raise NotImplementedError  # how msgspec is told that the type is not one of these
     return dict(_adapter(type).json_schema(ref_template=_REFERENCES))
 
 

@@ -88,6 +88,17 @@ async def test_a_rate_holds_in_a_real_node(start: Start) -> None:
         await node.comes("bills", *range(10))
 
 
+async def keys_stay_in_order(start: Start, app: App, counted: AtATime, seen: list[tuple[Any, int]]) -> None:
+    """24 orders of four customers: each customer's are handled one by one, as they were published."""
+    async with start(app) as node:
+        for number in range(24):
+            await node.publish("orders", number, key=f"c-{number % 4}")
+        await node.comes("bills", *range(24))
+    assert counted.most_of_a_key == 1
+    for key in range(4):
+        assert [payload for name, payload in seen if name == f"c-{key}"] == list(range(key, 24, 4))
+
+
 async def test_events_of_one_key_are_handled_one_at_a_time_and_in_order_while_others_go_on(start: Start) -> None:
     app, counted, seen = App("shop"), AtATime(), []
 
@@ -101,13 +112,7 @@ async def test_events_of_one_key_are_handled_one_at_a_time_and_in_order_while_ot
         seen.append((event.key, event.payload))
         event.publish("bills", event.payload)
 
-    async with start(app) as node:
-        for number in range(24):
-            await node.publish("orders", number, key=f"c-{number % 4}")
-        await node.comes("bills", *range(24))
-    assert counted.most_of_a_key == 1
-    for key in range(4):
-        assert [payload for name, payload in seen if name == f"c-{key}"] == list(range(key, 24, 4))
+    await keys_stay_in_order(start, app, counted, seen)
 
 
 async def test_plain_functions_keep_the_order_of_a_key_too(start: Start) -> None:
@@ -120,13 +125,7 @@ async def test_plain_functions_keep_the_order_of_a_key_too(start: Start) -> None
         counted.leave(event.key)
         event.publish("bills", event.payload)
 
-    async with start(app) as node:
-        for number in range(24):
-            await node.publish("orders", number, key=f"c-{number % 4}")
-        await node.comes("bills", *range(24))
-    assert counted.most_of_a_key == 1
-    for key in range(4):
-        assert [payload for name, payload in seen if name == f"c-{key}"] == list(range(key, 24, 4))
+    await keys_stay_in_order(start, app, counted, seen)
 
 
 async def test_so_many_of_a_key_at_a_time(start: Start) -> None:

@@ -375,17 +375,25 @@ def _is_cancelled(error: BaseException) -> bool:
 class LanedActor(Mailbox):
     """The actor of a capability some of whose handlers have a limit or a key of their own.
 
-    Each handler with its own limit has a mailbox of its own; the others share one. Of messages with the same key one is
-    handled at a time, in order, whatever mailbox they are for; the others lie here until it is done.
+    Each handler with its own limit has a mailbox of its own; the others share one, and so do listeners that take one
+    event at a time: an event reaches them one after the other, as they were declared. Of messages with the same key one
+    is handled at a time, in order, whatever mailbox they are for; the others lie here until it is done.
     """
 
     def __init__(self, slot: HandlerSlot) -> None:
         super().__init__()
         plan = slot.plan
         self._shared = HandlerActor(slot, plan.capability.concurrency, self)
+        in_order = HandlerActor(slot, 1, self)
         contracts = (*plan.contracts, *(each for some in plan.listeners.values() for each in some))
-        self._own = {id(each): HandlerActor(slot, each.concurrency, self) for each in contracts if each.concurrency}
-        self._lanes = (self._shared, *self._own.values())
+        self._own = {
+            id(each): in_order
+            if (each.kind, each.concurrency) == ("event", 1)
+            else HandlerActor(slot, each.concurrency, self)
+            for each in contracts
+            if each.concurrency
+        }
+        self._lanes = (self._shared, *dict.fromkeys(self._own.values()))
         self._handled: dict[Any, Mail] = {}  # by key: what is being handled, or is about to be
         self._behind: dict[Any, deque[Mail]] = {}  # by key: what waits for that
         self._slot = slot

@@ -10,25 +10,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-from mainspring.log.contract import Engine, LogUnavailable, Record
+from mainspring.log.contract import Batch, Bounds, Engine, LogUnavailable, Outline, Receipt, Record, StoredEvent
 from mainspring.log.log import Log
 
-P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def _blocking(method: Callable[Concatenate[Log, P], Awaitable[T]]) -> Callable[Concatenate[BlockingLog, P], T]:
-    """The method of `Log`, for a caller that waits."""
-
-    @wraps(method)
-    def call(self: BlockingLog, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._await(lambda: method(self._log, *args, **kwargs))
-
-    return call
 
 
 class BlockingLog:
@@ -77,16 +65,31 @@ class BlockingLog:
         self._thread.join()
         self._loop.close()
 
-    commit = _blocking(Log.commit)
-    trim = _blocking(Log.trim)
-    read = _blocking(Log.read)
-    outline = _blocking(Log.outline)
-    topics = _blocking(Log.topics)
-    bounds = _blocking(Log.bounds)
-    offset_at = _blocking(Log.offset_at)
-    get = _blocking(Log.get)
-    spaces = _blocking(Log.spaces)
-    forget_dedupe = _blocking(Log.forget_dedupe)
+    def commit(self, batch: Batch) -> Receipt:
+        """Durable when it returns. Raises `Refused` or `LogUnavailable`; then nothing of the batch was stored."""
+        return self._await(lambda: self._log.commit(batch))
+
+    def trim(self, topic: str, partition: int, below: int) -> None:
+        """Remove the events of a partition below an offset."""
+        self._await(lambda: self._log.trim(topic, partition, below))
+
+    def read(self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20) -> list[StoredEvent]:
+        return self._await(lambda: self._log.read(topic, partition, start, limit, max_bytes))
+
+    def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
+        return self._await(lambda: self._log.outline(topic, partition, start, limit))
+
+    def topics(self) -> list[str]:
+        return self._await(self._log.topics)
+
+    def bounds(self, topic: str) -> list[Bounds]:
+        return self._await(lambda: self._log.bounds(topic))
+
+    def offset_at(self, topic: str, partition: int, ts: int) -> int:
+        return self._await(lambda: self._log.offset_at(topic, partition, ts))
+
+    def get(self, space: str, key: str) -> Record | None:
+        return self._await(lambda: self._log.get(space, key))
 
     def scan(self, space: str, prefix: str = "", after: str = "") -> Iterator[Record]:
         records = self._log.scan(space, prefix, after)
@@ -101,6 +104,12 @@ class BlockingLog:
 
         while found := self._await(page):
             yield from found
+
+    def spaces(self) -> list[str]:
+        return self._await(self._log.spaces)
+
+    def forget_dedupe(self, now: int) -> int:
+        return self._await(lambda: self._log.forget_dedupe(now))
 
     def _await(self, call: Callable[[], Awaitable[T]]) -> T:
         if self._closed:

@@ -40,7 +40,6 @@ from mainspring.loop.threads import HandlerThreads as HandlerThreads
 from mainspring.loop.threads import blocking_verb as blocking_verb
 from mainspring.loop.threads import in_time as in_time
 from mainspring.loop.threads import runs_in_thread as runs_in_thread
-from mainspring.loop.threads import verb as verb
 from mainspring.loop.threads import with_blocking_verbs as with_blocking_verbs
 from mainspring.loop.timer_wheel import TimerEntry as TimerEntry
 from mainspring.loop.timer_wheel import TimerWheel as TimerWheel

@@ -77,11 +77,6 @@ def blocking_verb(verb: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
-def verb(method: Callable[_P, Coroutine[Any, Any, Any]]) -> Callable[_P, Any]:
-    """For type checkers: what it gives is awaited in an `async def`, and not in a plain function."""
-    return method
-
-
 def with_blocking_verbs(given: type[_T]) -> type[_T]:
     """A subclass for plain functions: its public methods are blocking verbs. `async def` ones need not pay for that."""
     verbs = {

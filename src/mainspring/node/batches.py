@@ -19,7 +19,8 @@ from mainspring.app import Event
 from mainspring.bus.groups import Position
 from mainspring.bus.topics import ReadyEvent
 from mainspring.loop import identifies_work
-from mainspring.node.consumers import Consuming, EventWork, decode_envelope, kind_and_name
+from mainspring.node.causation import decode_envelope
+from mainspring.node.consumers import Consuming, EventWork, kind_and_name
 from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, handling, messaging, tracing
 
 

@@ -7,7 +7,7 @@ headers of an event are in the log as long as the event is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -19,7 +19,48 @@ from mainspring.log import Log, Prepared
 from mainspring.node.declarations import PublishedVersions
 from mainspring.runs import Runtime, UnknownRun
 from mainspring.runs.durable import entry_key
-from mainspring.telemetry import CAUSATION, CORRELATION, causation_headers, current_correlation, with_causation
+from mainspring.telemetry import (
+    CAUSATION,
+    CORRELATION,
+    TRACEPARENT,
+    OpenSpan,
+    Recorder,
+    causation_headers,
+    current_correlation,
+    messaging,
+    with_causation,
+)
+
+
+class Envelope(msgspec.Struct):
+    """What is stored of an event, as far as handling it needs it."""
+
+    id: str
+    payload: msgspec.Raw
+    headers: dict[str, str] | None = None
+
+
+decode_envelope: Callable[[bytes], Envelope] = msgspec.json.Decoder(Envelope).decode
+
+
+def begin_delivery(
+    recorder: Recorder, envelope: Envelope, topic: str, group: str, partition: int, offset: int, attempt: int
+) -> OpenSpan:
+    """The span of one delivery: it continues the publisher's trace, and is linked to it."""
+    headers = envelope.headers or {}
+    attributes = messaging(
+        "process",
+        "process",
+        topic,
+        message_id=envelope.id,
+        conversation=headers.get(CORRELATION),
+        group=group,
+        partition=str(partition),
+        offset=offset,
+        attempt=attempt,
+    )
+    links = [headers[TRACEPARENT]] if TRACEPARENT in headers else []
+    return recorder.begin(f"process {topic}", "CONSUMER", attributes, parent=headers, links=links)
 
 
 def note_event(kernel: Kernel, topic: str, id: str, ts: int, headers: Mapping[str, str] | None) -> None:

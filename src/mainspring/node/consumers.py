@@ -32,7 +32,7 @@ from mainspring.kernel import Kernel
 from mainspring.log import Log
 from mainspring.loop import Clock, HandlerThreads, Loop, identifies_work, in_time, runs_in_thread
 from mainspring.message import validation_text
-from mainspring.node.causation import note_event
+from mainspring.node.causation import begin_delivery, decode_envelope, note_event
 from mainspring.node.declarations import PublishedVersions
 from mainspring.node.settlement import Settlement, Together
 from mainspring.retries import Reject, Retries
@@ -40,12 +40,10 @@ from mainspring.runs import Runtime
 from mainspring.runs.durable import check_id
 from mainspring.telemetry import (
     CORRELATION,
-    TRACEPARENT,
     OpenSpan,
     Recorder,
     causation_headers,
     handling,
-    messaging,
     tracing,
 )
 
@@ -55,15 +53,6 @@ LONGEST_RUN_ID: Final = 180
 _REASON: Final = 1_000  # characters that are kept of why a scheduled call failed
 TICK_MS: Final = 5  # of a limited rate
 FEW: Final = 16  # events held at a time while one of them may end the process
-
-
-class _Envelope(msgspec.Struct):
-    id: str
-    payload: msgspec.Raw
-    headers: dict[str, str] | None = None
-
-
-decode_envelope: Callable[[bytes], _Envelope] = msgspec.json.Decoder(_Envelope).decode
 
 
 class _Pace:
@@ -285,22 +274,8 @@ class Consuming:
                 doing.end()
 
     def _begin(self, recorder: Recorder, position: Position, ready: ReadyEvent, attempt: int) -> OpenSpan:
-        """The span of one delivery: it continues the publisher's trace, and is linked to it."""
-        envelope, declared = decode_envelope(ready.envelope), self.declared
-        headers = envelope.headers or {}
-        attributes = messaging(
-            "process",
-            "process",
-            declared.topic,
-            message_id=envelope.id,
-            conversation=headers.get(CORRELATION),
-            group=declared.group,
-            partition=str(position.partition),
-            offset=ready.offset,
-            attempt=attempt,
-        )
-        links = [headers[TRACEPARENT]] if TRACEPARENT in headers else []
-        return recorder.begin(f"process {declared.topic}", "CONSUMER", attributes, parent=headers, links=links)
+        envelope, place = decode_envelope(ready.envelope), (position.partition, ready.offset)
+        return begin_delivery(recorder, envelope, self.declared.topic, self.declared.group, *place, attempt)
 
     def _event(self, work: EventWork, position: Position, ready: ReadyEvent, attempt: int) -> Event[Any]:
         envelope = decode_envelope(ready.envelope)

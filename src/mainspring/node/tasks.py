@@ -22,11 +22,11 @@ from mainspring.kernel import Kernel
 from mainspring.log import Batch, Log, Receipt, StoredEvent, add_prepared
 from mainspring.loop import BackgroundTasks, resolve
 from mainspring.message import encode_data
-from mainspring.node.causation import note_event
+from mainspring.node.causation import Envelope, begin_delivery, decode_envelope, note_event
 from mainspring.node.settlement import Settlement, Together
 from mainspring.runs import Runtime
 from mainspring.tasks import LEASE_MS, NewCall, Report, Then
-from mainspring.telemetry import CORRELATION, TRACEPARENT, messaging, tracing
+from mainspring.telemetry import tracing
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
@@ -34,19 +34,10 @@ PORTION: Final = 500  # calls of `publish_many` in one commit
 PAGE: Final = 1_000
 
 
-class _Envelope(msgspec.Struct):
-    id: str
-    payload: msgspec.Raw
-    headers: dict[str, str] | None = None
-
-
-_decode_envelope = msgspec.json.Decoder(_Envelope).decode
-
-
 class LeasedTask:
     """A task under lease in the node."""
 
-    __slots__ = ("_envelope", "_ready", "attempt", "lane", "position", "span")
+    __slots__ = ("_ready", "attempt", "envelope", "lane", "position", "span")
 
     def __init__(self, lane: NodeLane, position: Position, ready: ReadyEvent, attempt: int) -> None:
         self.lane: NodeLane = lane
@@ -54,11 +45,11 @@ class LeasedTask:
         self.attempt: int = attempt
         self.span: Any = None
         self._ready = ready
-        self._envelope = _decode_envelope(ready.envelope)
+        self.envelope: Envelope = decode_envelope(ready.envelope)
 
     @property
     def id(self) -> str:
-        return self._envelope.id
+        return self.envelope.id
 
     @property
     def topic(self) -> str:
@@ -86,11 +77,11 @@ class LeasedTask:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return self._envelope.headers or {}
+        return self.envelope.headers or {}
 
     @property
     def raw_payload(self) -> bytes:
-        return bytes(self._envelope.payload)
+        return bytes(self.envelope.payload)
 
     @property
     def is_held(self) -> bool:
@@ -261,23 +252,10 @@ class NodePort:
 
     def began(self, task: LeasedTask) -> None:
         """A task was delivered: note what caused it, and begin its span."""
-        headers = dict(task.headers)
-        note_event(self._kernel, task.topic, task.id, task.ts, headers)
+        note_event(self._kernel, task.topic, task.id, task.ts, task.headers)
         if tracing.recorder is not None:
-            attributes = messaging(
-                "process",
-                "process",
-                task.topic,
-                message_id=task.id,
-                conversation=headers.get(CORRELATION),
-                group=task.group,
-                partition=str(task.partition),
-                offset=task.offset,
-                attempt=task.attempt,
-            )
-            links = [headers[TRACEPARENT]] if TRACEPARENT in headers else []
-            name = f"process {task.topic}"
-            task.span = tracing.recorder.begin(name, "CONSUMER", attributes, parent=headers, links=links)
+            place = (task.topic, task.group, task.partition, task.offset)
+            task.span = begin_delivery(tracing.recorder, task.envelope, *place, task.attempt)
 
     async def _store_attempt(self, task: LeasedTask) -> bool:
         """After an unclean end: a task that ends the process must be counted."""

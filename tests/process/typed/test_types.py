@@ -23,10 +23,10 @@ from tests.support.paths import ROOT
 HERE = Path(__file__).resolve().parent
 RIGHT, WRONG = HERE / "right_program.py", HERE / "wrong_program.py"
 
-# The verbs of the blocking client and log are made from the async ones by one function, not written twice. Their types
-# are inferred, the same by mypy and by pyright, as right_program.py shows; written down they would be the twin by hand.
+# The blocking client's verbs are made from the async client's by one function, not written twice. Their types are
+# inferred, the same by mypy and by pyright, as right_program.py shows; written down they would be the twin by hand.
 # The `__getattr__` of a package is made by `lazy_imports`, whose type says all there is to say.
-INFERRED = re.compile(r"mainspring\..*\.(SyncClient|BlockingLog)\.\w+|[\w.]+\.__getattr__")
+INFERRED = re.compile(r"mainspring\.client\.sync_client\.SyncClient\.\w+|[\w.]+\.__getattr__")
 
 Mistakes = dict[int, str]  # line -> what was said about it
 

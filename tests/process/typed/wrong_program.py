@@ -34,6 +34,7 @@ app.run("checkout")  # wrong: a function
 @app.command("Order.Place")
 async def place(order: Order, ctx: Context) -> Order:
     ctx.emit(order)  # wrong: a type first
+    ctx.send("command", "Order.Count").result()  # wrong: a coroutine must be awaited
     return order
 
 

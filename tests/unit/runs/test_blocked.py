@@ -6,7 +6,6 @@ the code of now, restarted, failed or cancelled.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,21 +13,9 @@ import pytest
 from mainspring.log import Log
 from mainspring.loop import VirtualClock
 from mainspring.runs import Cancelled, Failed, NotFinished, Sleep, Value, WaitSignal
-from tests.support.runs import Hop, World, memory_log
+from tests.support.runs import Hop, World
 
 HOUR = 3_600_000
-
-
-@pytest.fixture
-async def log() -> AsyncIterator[Log]:
-    opened = await memory_log()
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock(wall_ms=1_000_000_000)
 
 
 async def boot(log: Log, clock: VirtualClock, program: Any = None, **programs: Any) -> World:

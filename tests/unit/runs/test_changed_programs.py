@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -23,21 +22,9 @@ from mainspring.runs import (
     check,
     resume,
 )
-from tests.support.runs import Boom, Hop, World, memory_log
+from tests.support.runs import Boom, Hop, World
 
 HOUR = 3_600_000
-
-
-@pytest.fixture
-async def log() -> AsyncIterator[Log]:
-    opened = await memory_log()
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
-def clock() -> VirtualClock:
-    return VirtualClock(wall_ms=1_000_000_000)
 
 
 async def boot(log: Log, clock: VirtualClock, **programs: Any) -> World:

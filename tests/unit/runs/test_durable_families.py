@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -12,7 +11,7 @@ import pytest
 from mainspring.log import Batch, Log, Put
 from mainspring.loop import VirtualClock
 from mainspring.runs import Cancelled, Failed, Sleep, Value, WaitSignal
-from tests.support.runs import Boom, Hop, World, memory_log
+from tests.support.runs import Boom, Hop, World
 
 HOUR = 3_600_000
 
@@ -60,13 +59,6 @@ async def booted(log: Log, clock: VirtualClock, **settings: Any) -> World:
         world.runtime.register(program, program.__name__)
     await world.runtime.start_service()
     return world
-
-
-@pytest.fixture
-async def log() -> AsyncIterator[Log]:
-    log = await memory_log()
-    yield log
-    await log.close()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -10,16 +9,9 @@ import pytest
 from mainspring.log import Log
 from mainspring.loop import VirtualClock
 from mainspring.runs import RunError, Signal, Value, WaitSignal
-from tests.support.runs import World, memory_log
+from tests.support.runs import World
 
 HOUR = 3_600_000
-
-
-@pytest.fixture
-async def log() -> AsyncIterator[Log]:
-    opened = await memory_log()
-    yield opened
-    await opened.close()
 
 
 async def two(perform: Any) -> list[Any]:

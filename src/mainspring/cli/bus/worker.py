@@ -26,14 +26,14 @@ from mainspring.cli.support.settings import load_all
 from mainspring.cli.support.stopping import stop_signals, unless_stopped
 from mainspring.client import connect
 from mainspring.import_path import find_object
-from mainspring.loop import HandlerThreads, new_event_loop
+from mainspring.loop import Clock, HandlerThreads, MonotonicClock, new_event_loop
 from mainspring.tasks import Worker
 from mainspring.telemetry import configure_logging
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
 _AGAIN: Final = Backoff(500, 30_000)  # before a process that died is replaced
-_HEALTHY_S: Final = 10.0  # one that lived longer than that did not die of starting
+_HEALTHY_MS: Final = 10_000  # one that lived longer than that did not die of starting
 
 
 def worker(
@@ -62,7 +62,7 @@ def worker(
     if processes == 1:
         work()
     else:
-        raise typer.Exit(_Processes(work, processes).run())
+        raise typer.Exit(_Processes(work, processes, MonotonicClock(), time.sleep).run())
 
 
 def _find_app(program: str) -> App:
@@ -100,10 +100,12 @@ async def _started(worker: Worker) -> bool:
 class _Processes:
     """The parent of worker processes."""
 
-    def __init__(self, work: Callable[[int], None], count: int) -> None:
+    def __init__(self, work: Callable[[int], None], count: int, clock: Clock, pause: Callable[[float], object]) -> None:
         self._work = work
         self._count = count
-        self._children: dict[int, float] = {}  # by process id: when it was started
+        self._clock = clock
+        self._pause = pause
+        self._children: dict[int, int] = {}  # by process id: when it was started
         self._stopping = False
         self._lifeline = os.pipe()  # children read the end of it when the parent is gone
 
@@ -116,15 +118,15 @@ class _Processes:
             self._fork()
         while self._children:
             pid, status = os.wait()
-            lived_s = time.monotonic() - self._children.pop(pid, 0.0)
+            lived_ms = self._clock.now_ms() - self._children.pop(pid, 0)
             if self._stopping:
                 continue
             code = os.waitstatus_to_exitcode(status)
             logger.error("worker process %d ended with %d; its tasks go to others, and a new one starts", pid, code)
-            if lived_s > _HEALTHY_S:
+            if lived_ms > _HEALTHY_MS:
                 pauses.succeeded()
             else:
-                time.sleep(pauses.failed() / 1000)
+                self._pause(pauses.failed() / 1000)
             if not self._stopping:
                 self._fork()
         return 0
@@ -132,7 +134,7 @@ class _Processes:
     def _fork(self) -> None:
         pid = os.fork()
         if pid:
-            self._children[pid] = time.monotonic()
+            self._children[pid] = self._clock.now_ms()
             return
         code = 1
         try:

@@ -8,6 +8,7 @@ has. `check` needs neither node nor log. All others ask the running node, becaus
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -36,11 +37,17 @@ app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a run.")]
 
 OneArgument = Annotated[str | None, typer.Argument(metavar="[ID]", help="The id of a run; or say which with --state.")]
-StateOption = Annotated[
-    Literal["running", "blocked", "value", "failed", "cancelled"] | None, typer.Option(help="Only runs in this state.")
-]
-ProgramOption = Annotated[str | None, typer.Option(help="Only runs of this program.")]
-PrefixOption = Annotated[str, typer.Option(help="Only ids that start with this.")]
+State = Literal["running", "blocked", "value", "failed", "cancelled"]
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Which runs are meant."""
+
+    state: Annotated[State | None, typer.Option(help="Only runs in this state.")] = None
+    program: Annotated[str | None, typer.Option(help="Only runs of this program.")] = None
+    prefix: Annotated[str, typer.Option(help="Only ids that start with this.")] = ""
+
 
 WIDEST_VALUE = 60
 UNFINISHED = ("running", "blocked")
@@ -52,16 +59,14 @@ STILL = {"running": "still running", "blocked": "blocked"}
 
 @app.command("list")
 def list_runs(
-    state: StateOption = None,
-    program: ProgramOption = None,
-    prefix: PrefixOption = "",
+    *,
+    which: Filter,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     as_json: JsonOption = False,
-    *,
     log: LogOptions,
 ) -> None:
     """List durable runs by id, with their state and when they began."""
-    found = _read(stored(log), lambda store: store.runs(state=state, program=program, prefix=prefix, limit=limit))
+    found = _read(stored(log), lambda store: store.runs(**asdict(which), limit=limit))
     if as_json:
         for record in found:
             typer.echo(msgspec.json.encode(record).decode())
@@ -213,11 +218,9 @@ def update(
 def cancel(
     run_id: OneArgument = None,
     reason: Annotated[str, typer.Option(help="Kept with the outcome; JSON or plain text.")] = "null",
-    state: StateOption = None,
-    program: ProgramOption = None,
-    prefix: PrefixOption = "",
-    as_json: JsonOption = False,
     *,
+    which: Filter,
+    as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
     """Cancel a run, or all that the options describe."""
@@ -226,7 +229,7 @@ def cancel(
     except JsonRefused:
         given = reason
     if run_id is None:
-        _bulk(node, "cancel", "cancelled", state, program, prefix, as_json, reason=given)
+        _bulk(node, "cancel", "cancelled", which, as_json, reason=given)
         return
     answer = node.ask("Run.Cancel", {"id": run_id, "reason": given})
     _done(answer["cancelled"], f"{run_id} was cancelled", f"run {run_id} is over or unknown")
@@ -236,16 +239,14 @@ def cancel(
 def fail(
     run_id: OneArgument = None,
     why: Annotated[str, typer.Option(help="Kept with the outcome. A blocked run says what blocks it.")] = "",
-    state: StateOption = None,
-    program: ProgramOption = None,
-    prefix: PrefixOption = "",
-    as_json: JsonOption = False,
     *,
+    which: Filter,
+    as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
     """Let a run fail, or all that the options describe."""
     if run_id is None:
-        _bulk(node, "fail", "failed", state, program, prefix, as_json, reason=why or None)
+        _bulk(node, "fail", "failed", which, as_json, reason=why or None)
         return
     answer = node.ask("Run.Fail", {"id": run_id, "why": why})
     _done(answer["failed"], f"{run_id} was failed", f"run {run_id} is over or unknown")
@@ -258,11 +259,9 @@ def retry(
         Literal["all", "fitting", "nothing"],
         typer.Option(help="Of the journal: all; what fits the program, of a blocked run; nothing, to begin anew."),
     ] = "all",
-    state: StateOption = None,
-    program: ProgramOption = None,
-    prefix: PrefixOption = "",
-    as_json: JsonOption = False,
     *,
+    which: Filter,
+    as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
     """Go on with a run, or with all that the options describe.
@@ -270,7 +269,7 @@ def retry(
     The program is the one that the node has now. `mainspring runs retry --state blocked --program checkout`
     """
     if run_id is None:
-        _bulk(node, "retry", "retried", state, program, prefix, as_json, keep=keep)
+        _bulk(node, "retry", "retried", which, as_json, keep=keep)
         return
     typer.echo(node.ask("Run.Retry", {"id": run_id, "keep": keep})["id"])
 
@@ -279,19 +278,17 @@ def _bulk(
     node: WireOptions,
     action: str,
     done: str,
-    state: str | None,
-    program: str | None,
-    prefix: str,
+    which: Filter,
     as_json: bool,
     **more: Any,
 ) -> None:
     """Change many runs, page by page; says how many, and which could not be changed."""
-    if state is None:
+    if which.state is None:
         raise CommandFailed("say which runs", remedy="give the ID of one, or --state and, if needed, --program")
     count, after = 0, ""
     refused: dict[str, str] = {}
     while True:
-        asked = {"action": action, "state": state, "program": program, "prefix": prefix, "after": after, **more}
+        asked = {"action": action, **asdict(which), "after": after, **more}
         changed = node.ask("Run.Bulk", asked)
         count += changed["count"]
         refused |= changed["refused"]
