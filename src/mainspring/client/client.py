@@ -37,6 +37,7 @@ from mainspring.client.frames import (
     split_address,
     start_frame,
 )
+from mainspring.client.http import LIMIT_S
 from mainspring.client.publishing import Awaited, Counted, New, Outgoing, Place, PublishCount
 from mainspring.client.request_reply import Requests, reply, responder
 from mainspring.client.subscription import DeadEvent, Event, StoredEvent, SubscribeOptions, Subscription, decoder
@@ -393,7 +394,9 @@ class Client(ClientConnection):
             asked["id"] = id
         if timeout is not None:
             asked["timeout"] = duration_ms(timeout)
-        answer = (await self.http.call("POST", "/messages", asked, limit_s=None)).get("data")
+        # The node says how long it may take. But its answer may be lost, on a connection that nobody says is gone.
+        limit_s = None if timeout is None else seconds(timeout) + LIMIT_S
+        answer = (await self.http.call("POST", "/messages", asked, limit_s=limit_s)).get("data")
         return answer if reply is None else convert(answer, reply)
 
     # -- durable runs

@@ -80,6 +80,7 @@ __all__ = [
     "Prepared",
     "Progress",
     "Put",
+    "ReadThrough",
     "Receipt",
     "Record",
     "Refused",
@@ -89,6 +90,7 @@ __all__ = [
     "SharedEngine",
     "StoredEvent",
     "add_prepared",
+    "change_of",
 ]
 
 K = TypeVar("K")

@@ -20,7 +20,7 @@ from mainspring.testing import seeds
 from mainspring.testing.driving import Process
 
 if TYPE_CHECKING:
-    from mainspring.testing.simulation import Simulation
+    from mainspring.testing.one_node import Simulation
 
 C = TypeVar("C", bound=type)
 T = TypeVar("T")

@@ -19,6 +19,7 @@ from mainspring.app import App
 from mainspring.bus import DeadLetter, GroupInfo, Published, ScheduleInfo, TopicConfig
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import draw_tree
+from mainspring.log import DamagedEvent, Log
 from mainspring.message import Message, encode_bytes
 from mainspring.runs import Outcome, ReplayMismatch, RunRecord
 from mainspring.testing.driving import DidNotHappen
@@ -26,7 +27,7 @@ from mainspring.testing.driving import DidNotHappen
 if TYPE_CHECKING:
     from mainspring.client import Client, SyncClient
     from mainspring.node import Core
-    from mainspring.testing.simulation import Simulation
+    from mainspring.testing.one_node import Simulation
 
 T = TypeVar("T")
 
@@ -215,7 +216,7 @@ class World:
 
     def events(self, topic: str) -> Events:
         """The stored events of a topic, by partition and offset; none when it does not exist."""
-        return self._run(self._read(topic))
+        return self._run(stored_events(self.node.log, topic))
 
     def runs(self, program: str | None = None) -> list[SeenRun]:
         """Durable runs by id, of one program or of all."""
@@ -280,18 +281,23 @@ class World:
         await self.node.runtime.durable.written(begun)
         return begun.id
 
-    async def _read(self, topic: str) -> Events:
-        found = Events()
-        log = self.node.log
-        for bounds in await log.bounds(topic):
-            start = bounds.head
-            while start <= bounds.tail:
+
+async def stored_events(log: Log, topic: str) -> Events:
+    """The events of a topic by partition and offset, without those that are damaged."""
+    found = Events()
+    for bounds in await log.bounds(topic):
+        start = bounds.head
+        while start <= bounds.tail:
+            try:
                 page = await log.read(topic, bounds.partition, start, 1_000)
-                if not page:
-                    break
-                found += [_seen(event) for event in page]
-                start = page[-1].offset + 1
-        return found
+            except DamagedEvent as error:
+                start = error.offset + 1
+                continue
+            if not page:
+                break
+            found += [_seen(event) for event in page]
+            start = page[-1].offset + 1
+    return found
 
 
 async def _value(given: Any) -> Any:

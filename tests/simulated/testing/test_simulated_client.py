@@ -13,7 +13,7 @@ from mainspring import App, Context, Event, Fail
 from mainspring.bus.access import new_token
 from mainspring.client import CannotConnect, Client, NodeRefused, TimedOut
 from mainspring.testing import DidNotHappen, simulate
-from mainspring.testing.simulation import START_MS
+from mainspring.testing.one_node import START_MS
 
 
 def shop() -> App:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 
 from mainspring.bus.topics.topic import Topic
-from mainspring.log import DamagedEvent, Log, StoredEvent
+from mainspring.log import DamagedEvent, Log, LogUnavailable, StoredEvent
+
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 PAGE = 256
+RETRY_S = 1.0  # between two tries to read what cannot be read now
 PAGE_BYTES = 1 << 20
 
 
@@ -30,7 +34,8 @@ async def follow(
 ) -> AsyncIterator[list[StoredEvent]]:
     """Lists of events, partition by partition; the topic's tails must be loaded.
 
-    The reader is woken by new events and asks the log for them: nothing is kept for a reader that does not ask.
+    The reader is woken by new events and asks the log for them: nothing is kept for a reader that does not ask. While
+    the log cannot be read, it waits.
     """
     arrived = asyncio.Event()
     topic.followers.add(arrived)
@@ -45,7 +50,13 @@ async def follow(
                 if start > tail.offset:
                     continue
                 end = tail.offset
-                events = await read_on(log, topic.name, tail.partition, start, PAGE)
+                try:
+                    events = await read_on(log, topic.name, tail.partition, start, PAGE)
+                except LogUnavailable as error:  # it passes; a reader that ended here would never hear of it
+                    logger.warning("cannot read %r partition %d, trying again: %s", topic.name, tail.partition, error)
+                    await asyncio.sleep(RETRY_S)
+                    moved = True
+                    continue
                 place[tail.partition] = events[-1].offset + 1 if events else end + 1
                 moved = True
                 if events:

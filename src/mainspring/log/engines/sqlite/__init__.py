@@ -17,6 +17,7 @@ from typing import Final
 
 from mainspring.log.contract import EngineSetup, Inspection
 from mainspring.log.engines.sqlite.engine import SqliteEngine, backup
+from mainspring.log.engines.sqlite.writer import SqliteWriter
 
 LOG_FILE: Final = "log.sqlite3"
 
@@ -50,4 +51,4 @@ class SqliteFactory:
         return ["created the file"]
 
 
-__all__ = ["SqliteEngine", "SqliteFactory", "backup", "log_file"]
+__all__ = ["SqliteEngine", "SqliteFactory", "SqliteWriter", "backup", "log_file"]

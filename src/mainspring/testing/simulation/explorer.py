@@ -1,0 +1,113 @@
+"""Many seeds, and for a run that fails the shortest story that still does.
+
+A run is a list of steps, operations and faults, in the order of their time. `shorten` looks for the fewest first steps
+that still fail, then leaves out of these whatever is not needed, one after the other. What is left is often three steps
+of thirty. The command it gives repeats exactly that.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from mainspring.testing.simulation.runner import Result, run
+from mainspring.testing.simulation.scenario import Scenario
+
+
+@dataclass
+class Failure:
+    """A run that fails. `prefix`: how many of its first steps it takes; `result` is of those that are needed."""
+
+    seed: int
+    prefix: int
+    result: Result
+    command: str
+
+    def __str__(self) -> str:
+        lines = [f"seed {self.seed} fails, with the first {self.prefix} steps of its plan and no fewer:"]
+        lines += [f"  {promise}" for promise in self.result.broken[:10]]
+        lines += ["what is needed for it:", *(f"  {step}" for step in self.result.steps)]
+        return "\n".join([*lines, f"see it again: {self.command}"])
+
+
+@dataclass
+class Report:
+    """What came of many seeds."""
+
+    seeds: int = 0
+    seconds: float = 0.0
+    met: Counter[str] = field(default_factory=Counter)
+    failures: list[Failure] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        pace = self.seeds / self.seconds if self.seconds else 0.0
+        met = ", ".join(f"{count:,} {kind}" for kind, count in sorted(self.met.items()))
+        head = f"{self.seeds:,} seeds, {len(self.failures)} failed, {pace:.1f} seeds/s; faults met: {met or 'none'}"
+        return "\n\n".join([head, *map(str, self.failures)])
+
+
+def explore(
+    scenario: type[Scenario],
+    seeds: Iterable[int],
+    *,
+    jobs: int = 1,
+    most_failures: int = 3,
+    progress: Callable[[Report], object] = lambda _: None,
+) -> Report:
+    """Run the seeds, in so many processes; ends early after `most_failures`."""
+    report, began = Report(), time.perf_counter()
+    with ProcessPoolExecutor(jobs) if jobs > 1 else _Here() as pool:
+        for seed, met, failed in pool.map(_try, [(scenario, seed) for seed in seeds], chunksize=8):
+            report.seeds += 1
+            report.met += met
+            report.seconds = time.perf_counter() - began
+            if failed:
+                report.failures.append(shorten(scenario, seed))
+                if len(report.failures) >= most_failures:
+                    pool.shutdown(cancel_futures=True)
+                    break
+            progress(report)
+    return report
+
+
+class _Here:
+    """As much of a pool as one process needs."""
+
+    def __enter__(self) -> _Here:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def map(self, function, items, chunksize=1):
+        return map(function, items)
+
+    def shutdown(self, **_: object) -> None:
+        pass
+
+
+def _try(job: tuple[type[Scenario], int]) -> tuple[int, Counter[str], bool]:
+    result = run(*job)
+    return result.seed, result.met, bool(result.broken)
+
+
+def shorten(scenario: type[Scenario], seed: int) -> Failure:
+    """The shortest prefix of the plan that fails, without the steps of it that do not matter."""
+    numbers = [step.number for step in run(scenario, seed).steps]
+    prefix = next((n for n in range(len(numbers)) if run(scenario, seed, numbers[:n]).broken), len(numbers))
+    needed = numbers[:prefix]
+    for number in reversed(needed):
+        fewer = [each for each in needed if each != number]
+        if run(scenario, seed, fewer).broken:
+            needed = fewer
+    return Failure(seed, prefix, run(scenario, seed, needed), command_for(scenario, seed, needed))
+
+
+def command_for(scenario: type[Scenario], seed: int, steps: Sequence[int] | None = None) -> str:
+    """The command that shows a run."""
+    name = f"{scenario.__module__}:{scenario.__qualname__}"
+    chosen = "" if steps is None else f" --steps {','.join(map(str, steps)) or 'none'}"
+    return f"python -m mainspring.testing.simulation {name} --seed {seed}{chosen}"

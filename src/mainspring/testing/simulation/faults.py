@@ -1,0 +1,147 @@
+"""What goes wrong in a simulation: each kind of fault, when it comes, and what it does.
+
+A fault is chosen before the run begins, from the seed, and lasts for a limited time: when a run has had its faults,
+everything must come to rest by itself.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Final
+
+from mainspring.testing.simulation.disk import SERVER, Disk
+from mainspring.testing.simulation.machines import Cluster, Machine
+
+Strike = Callable[[Cluster, random.Random], str]  # does it; says what was done, empty if there was nothing to do it to
+
+
+def _machine(cluster: Cluster, source: random.Random) -> Machine:
+    return source.choice(cluster.machines)
+
+
+def kill(cluster: Cluster, source: random.Random) -> str:
+    machine, down = _machine(cluster, source), source.choice((0, 50, 500, 5_000))
+    if not machine.is_up:
+        return ""
+    machine.kill(down)
+    return f"{machine.name} is killed, for {down} ms"
+
+
+def power_cut(cluster: Cluster, source: random.Random) -> str:
+    machine, down = _machine(cluster, source), source.choice((200, 2_000, 8_000))
+    if not machine.is_up:
+        return ""
+    machine.kill(down, silently=True)
+    return f"{machine.name} has no power, for {down} ms"
+
+
+def restart(cluster: Cluster, source: random.Random) -> str:
+    machine = _machine(cluster, source)
+    if not machine.is_ready:
+        return ""
+    machine.stop(source.choice((0, 100, 3_000)))
+    return f"{machine.name} is stopped in order and started again"
+
+
+def stall(cluster: Cluster, source: random.Random) -> str:
+    machine, ms = _machine(cluster, source), source.choice((30, 300, 2_500, 6_000))
+    if machine.process is None:
+        return ""
+    machine.process.stall(ms)
+    return f"{machine.name} stalls for {ms} ms"
+
+
+def client_stall(cluster: Cluster, source: random.Random) -> str:
+    process, ms = source.choice(cluster.clients), source.choice((300, 2_500, 6_000))
+    process.stall(ms)
+    return f"{process.host} stalls for {ms} ms"
+
+
+def cut(cluster: Cluster, source: random.Random) -> str:
+    hosts = [machine.name for machine in cluster.machines]
+    others = [process.host for process in cluster.clients]
+    if len(hosts) > 1:
+        others += [SERVER] * len(others)
+    here, there, ms = source.choice(hosts), source.choice(others), source.choice((20, 400, 2_500, 7_000))
+    both = source.random() < 0.7
+    cluster.network.cut(here, there, ms)
+    if both:
+        cluster.network.cut(there, here, ms)
+    return f"nothing gets from {here} to {there}{' and back' if both else ''} for {ms} ms"
+
+
+def slow_network(cluster: Cluster, source: random.Random) -> str:
+    host, ms = _machine(cluster, source).name, source.choice((200, 2_000))
+    cluster.network.slow(host, ms)
+    return f"the network of {host} is slow for {ms} ms"
+
+
+def reset(cluster: Cluster, source: random.Random) -> str:
+    end = cluster.network.pick(source)
+    if end is None:
+        return ""
+    end.reset()
+    return f"a connection of {end.process.host} breaks"
+
+
+def half_open(cluster: Cluster, source: random.Random) -> str:
+    end = cluster.network.pick(source)
+    if end is None:
+        return ""
+    end.go_silent()
+    return f"a connection of {end.process.host} is half-open"
+
+
+def slow_reader(cluster: Cluster, source: random.Random) -> str:
+    end, ms = cluster.network.pick(source), source.choice((300, 3_000))
+    if end is None:
+        return ""
+    (end if source.random() < 0.7 else end.peer).read_nothing(ms)
+    return f"an end of a connection of {end.process.host} reads nothing for {ms} ms"
+
+
+def clock_jump(cluster: Cluster, source: random.Random) -> str:
+    machine, ms = _machine(cluster, source), source.choice((-5_000, 700, 60_000))
+    machine.set_clock(ms)
+    return f"the clock of {machine.name} jumps by {ms} ms"
+
+
+def _disk_trouble(kind: str) -> Strike:
+    def strike(cluster: Cluster, source: random.Random) -> str:
+        storage, ms = _machine(cluster, source).storage, source.choice((5, 100, 1_500))
+        if not isinstance(storage, Disk):
+            return ""
+        storage.trouble(kind, ms)
+        return f"the disk is {kind} for {ms} ms"
+
+    return strike
+
+
+def flip(cluster: Cluster, source: random.Random) -> str:
+    storage = _machine(cluster, source).storage
+    confirmed = sorted(cluster.ledger.confirmed)
+    if not isinstance(storage, Disk) or not confirmed:
+        return ""
+    place = source.choice(confirmed)
+    storage.damaged.add(place)
+    return f"bytes of {place} rot"
+
+
+KINDS: Final[dict[str, Strike]] = {
+    "kill": kill,
+    "power cut": power_cut,
+    "restart": restart,
+    "stall": stall,
+    "client stall": client_stall,
+    "partition": cut,
+    "slow network": slow_network,
+    "reset": reset,
+    "half-open": half_open,
+    "slow reader": slow_reader,
+    "clock jump": clock_jump,
+    "disk full": _disk_trouble("full"),
+    "disk errors": _disk_trouble("failing"),
+    "slow disk": _disk_trouble("slow"),
+    "bit flip": flip,
+}

@@ -1,0 +1,115 @@
+"""`Scenario`: a program, what its clients do while things break, and what must be true afterwards.
+
+    class Shop(Scenario):
+        def program(self) -> App:
+            return shop_app()
+
+        @operation
+        async def order(self, client: Client, step: Step) -> None:
+            await client.publish("orders", {"id": step.id}, id=step.id)
+            self.placed.add(step.id)
+
+        async def check(self, end: Rest) -> None:
+            billed = [event.payload["id"] for event in await end.events("bills")]
+            end.require(sorted(billed) == sorted(self.placed), f"billed {billed}")
+
+A new object is made for each run, so what it remembers is of that run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from mainspring.app import App
+from mainspring.client import Client
+from mainspring.testing.simulation.faults import KINDS
+
+if TYPE_CHECKING:
+    from mainspring.testing.simulation.runner import Rest
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class Step:
+    """One thing that a run does: an operation of a client, or a fault. `random` is its own, from the seed."""
+
+    number: int
+    at_ms: int
+    name: str
+    is_fault: bool
+    client: int = 0
+    seed: str = ""
+
+    @property
+    def id(self) -> str:
+        """Text that no other step of the run has."""
+        return f"s{self.number}"
+
+    @property
+    def random(self) -> random.Random:
+        """The same numbers each time it is asked for."""
+        return random.Random(f"{self.seed}/{self.number}")
+
+    def __str__(self) -> str:
+        what = f"fault: {self.name}" if self.is_fault else f"client {self.client}: {self.name}"
+        return f"{self.number:3d}  {self.at_ms:6d} ms  {what}"
+
+
+def operation(function: F | None = None, /, *, weight: int = 1) -> Any:
+    """Mark what clients do: `async def name(self, client, step)`. One of `weight` 2 is done twice as often."""
+
+    def mark(marked: F) -> F:
+        marked.__operation_weight__ = weight  # type: ignore[attr-defined]
+        return marked
+
+    return mark if function is None else mark(function)
+
+
+class Scenario:
+    """Derive from this. The class attributes say how large a run is; the seed chooses among them."""
+
+    nodes: ClassVar[Sequence[int]] = (1, 1, 3)  # one node has a disk of its own; several share a log on a server
+    clients: ClassVar[int] = 2
+    operations: ClassVar[int] = 24
+    faults: ClassVar[Sequence[int]] = (0, 2, 4, 6)
+    kinds: ClassVar[Sequence[str]] = tuple(KINDS)
+    seconds: ClassVar[float] = 6.0  # in which steps are taken
+    rest_seconds: ClassVar[float] = 240.0  # within which everything must come to rest afterwards
+    settings: ClassVar[dict[str, Any]] = {}  # of every node
+
+    def program(self) -> App:
+        """The app, anew for each life of each node. What it remembers is gone with that life."""
+        raise NotImplementedError
+
+    async def start(self, client: Client) -> None:
+        """Before anything breaks."""
+
+    async def at_rest(self, end: Rest) -> bool:
+        """Whether nothing is left to do, beside what every program has: operations, events of groups, runs."""
+        return True
+
+    async def check(self, end: Rest) -> None:
+        """When everything has come to rest: say with `end.require` what must be true."""
+
+    # -- the plan of a run
+
+    def plan(self, seed: int) -> list[Step]:
+        """What a run with this seed does, in order."""
+        source = random.Random(f"{seed}/plan")
+        found = {
+            name: getattr(getattr(type(self), name), "__operation_weight__", 0) for name in sorted(dir(type(self)))
+        }
+        names = [name for name, weight in found.items() for _ in range(weight)]
+        wanted = [(source.uniform(0, self.seconds), source.choice(names), False) for _ in range(self.operations)]
+        some = source.sample(list(self.kinds), k=min(len(self.kinds), source.randint(1, 6)))
+        wanted += [
+            (source.uniform(0, self.seconds), source.choice(some), True) for _ in range(source.choice(self.faults))
+        ]
+        return [
+            Step(number, int(at * 1_000), name, is_fault, source.randrange(self.clients), str(seed))
+            for number, (at, name, is_fault) in enumerate(sorted(wanted))
+        ]

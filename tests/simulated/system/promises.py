@@ -1,0 +1,300 @@
+"""Mainspring's own promises as a scenario: every verb, and what docs/explanation/guarantees.md says about it.
+
+What must happen exactly once writes an event with an id of its own each time it happens, in the commit that makes it
+happen: an id that stayed the same would hide the second time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from mainspring import App, Effect, Event, Fail, Sleep, WaitSignal, resume
+from mainspring.client import Client, New
+from mainspring.log import Append
+from mainspring.testing.simulation import Rest, Scenario, Step, operation
+
+T = TypeVar("T")
+KEYS = ("a", "b", "c")
+EVERY_MS = 1_000
+
+
+class Note(Effect[int]):
+    """An effect that writes an event together with its answer."""
+
+    run: str
+    number: int
+
+
+class Promises(Scenario):
+    def __init__(self) -> None:
+        self.numbers = itertools.count(1)
+        self.sent: set[str] = set()  # ids of `work` that a publisher was told are stored
+        self.given: set[str] = set()  # ids of `work` that the group outside was given
+        self.last_number: Counter[str] = Counter()  # of each key
+        self.keyed: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self.ordered: defaultdict[str, list[int]] = defaultdict(list)
+        self.replies: dict[str, int] = {}  # of durable commands: which execution answered
+        self.runs: set[str] = set()
+        self.tasks: set[str] = set()
+        self.ran: set[str] = set()
+        self.later: set[str] = set()
+        self.memory: dict[str, list[str]] = {}
+
+    def _new_id(self) -> str:
+        return f"n{next(self.numbers)}"
+
+    # -- the program
+
+    def program(self) -> App:
+        app = App("promises")
+        app.topic("work", partitions=2)
+        app.topic("keyed", partitions=2)
+        app.topic("steps")
+        self._consumers(app)
+        self._runs(app)
+
+        @app.command("Order.Place", durable=True)
+        async def place(data: dict[str, Any], ctx: Any) -> int:
+            execution = next(self.numbers)
+            await ctx.publish("orders", {"id": data["id"], "by": execution}, id=f"o{execution}")
+            await ctx.sleep(0.05)
+            return execution
+
+        @app.query("Stock.Count")
+        async def count(data: dict[str, Any], ctx: Any) -> int:
+            return 3
+
+        @app.every(EVERY_MS / 1_000)
+        async def tick(event: Event[Any]) -> None:
+            event.publish("ticks", {"at": event.ts}, id=self._new_id())
+
+        @app.task
+        async def mail(to: str) -> str:
+            self.ran.add(to)
+            return to
+
+        @app.enzyme("/topics/pulses", match="prefix")
+        def pulse(signal: str, target: str, stage: Any) -> None:
+            stage.add("/count", 1)
+
+        app.beats_from("pulses")
+        app.state.mail = mail
+        return app
+
+    def _consumers(self, app: App) -> None:
+        @app.consumer("work", group="workers", concurrency=3, max_attempts=3, backoff="100ms")
+        async def work(event: Event[dict[str, Any]]) -> None:
+            await asyncio.sleep(0.02)
+            if event.payload["kind"] == "poison" or (event.payload["kind"] == "flaky" and event.attempt == 1):
+                raise ValueError("this one cannot be handled")
+            event.publish("done", {"work": event.id}, id=self._new_id())
+            if event.payload["kind"] == "run":
+                event.start_run("job", event.id, False, id=f"r-{event.id}")
+
+        @app.consumer("keyed", group="ordered", concurrency=4, key_concurrency=1, max_attempts=50, backoff="50ms")
+        async def in_order(event: Event[dict[str, Any]]) -> None:
+            await asyncio.sleep(0.01)
+            if event.attempt == 1 and event.payload["n"] % 3 == 0:
+                raise ValueError("once")
+            event.publish("ordered", {"key": event.key, "n": event.payload["n"]}, id=self._new_id())
+
+    def _runs(self, app: App) -> None:
+        @app.handles(Note)
+        def note(effect: Note, ctx: Any) -> Any:
+            payload = msgspec.json.encode({"run": effect.run, "step": effect.number})
+            ctx.batch.append(Append("steps", 0, self._new_id(), ctx.wall_ms(), payload))
+            return resume(effect.number)
+
+        @app.run
+        async def job(name: str, waits: bool, perform: Any) -> list[int]:
+            answers = [await perform(Note(name, 1))]
+            await perform(Sleep(ms=200))
+            answers.append(await perform(WaitSignal("go")) if waits else 0)
+            answers.append(await perform(Note(name, 2)))
+            return answers
+
+    # -- what clients do
+
+    async def _insist(self, client: Client, work: Callable[[], Awaitable[T]]) -> T:
+        """Again and again, while the node or its log cannot be reached."""
+        while True:
+            try:
+                return await client.insist(work)
+            except Fail as error:
+                if error.code not in (503, 504):
+                    raise
+                await asyncio.sleep(0.3)
+
+    async def start(self, client: Client) -> None:
+        async def received(event: Any) -> None:
+            self.given.add(event.id)
+
+        client.consume("work", received, group="outside", concurrency=2, from_="beginning")
+
+    @operation(weight=4)
+    async def publish(self, client: Client, step: Step) -> None:
+        kind = step.random.choice(("plain", "plain", "flaky", "poison", "run"))
+        await client.publish("work", {"kind": kind}, id=step.id, key=step.random.choice((None, "k")))
+        self.sent.add(step.id)
+
+    @operation
+    async def publish_twice(self, client: Client, step: Step) -> None:
+        """Two senders of one id, as after a crash of the first."""
+        await asyncio.gather(*(client.publish("work", {"kind": "plain"}, id=step.id) for _ in range(2)))
+        self.sent.add(step.id)
+
+    @operation
+    async def publish_many(self, client: Client, step: Step) -> None:
+        ids = [f"{step.id}.{n}" for n in range(step.random.randint(2, 12))]
+        await client.publish_many("work", [New({"kind": "plain"}, id=id) for id in ids])
+        self.sent.update(ids)
+
+    @operation
+    async def publish_over_http(self, client: Client, step: Step) -> None:
+        event = {"id": step.id, "payload": {"kind": "plain"}}
+        await self._insist(client, lambda: client.http.call("POST", "/topics/work/events", event))
+        self.sent.add(step.id)
+
+    @operation(weight=2)
+    async def publish_keyed(self, client: Client, step: Step) -> None:
+        key = f"{step.random.choice(KEYS)}{step.client}"
+        async with self.keyed[key]:
+            for _ in range(3):
+                self.last_number[key] += 1
+                await client.publish("keyed", {"n": self.last_number[key]}, key=key)
+
+    @operation
+    async def publish_later(self, client: Client, step: Step) -> None:
+        await client.publish("later", {}, id=step.id, delay=step.random.choice((0.01, 0.5, 3)))
+        self.later.add(step.id)
+
+    @operation(weight=2)
+    async def command(self, client: Client, step: Step) -> None:
+        self.replies[step.id] = await self._insist(
+            client, lambda: client.command("Order.Place", {"id": step.id}, id=step.id, timeout=10)
+        )
+
+    @operation
+    async def query(self, client: Client, step: Step) -> None:
+        assert await client.query("Stock.Count", timeout=5) == 3
+
+    @operation(weight=2)
+    async def run(self, client: Client, step: Step) -> None:
+        waits = step.random.random() < 0.5
+        await self._insist(client, lambda: client.start_run("job", step.id, waits, id=step.id))
+        self.runs.add(step.id)
+        if waits:
+            await self._insist(client, lambda: client.signal(step.id, "go", 7))
+        await self._insist(client, lambda: client.outcome(step.id))
+
+    @operation
+    async def task(self, client: Client, step: Step) -> None:
+        app = self.program()
+        app.use(client)
+        await app.state.mail.enqueue(step.id)
+        self.tasks.add(step.id)
+
+    @operation
+    async def pulse(self, client: Client, step: Step) -> None:
+        await client.publish("pulses", {}, id=step.id)
+
+    @operation
+    async def remember(self, client: Client, step: Step) -> None:
+        key = f"/m/{step.id}"
+        await self._insist(client, lambda: client.command("Memory.Set", {"key": key, "value": "one"}, timeout=10))
+        self.memory[key] = ["one", "two"]
+        await self._insist(client, lambda: client.command("Memory.Set", {"key": key, "value": "two"}, timeout=10))
+        self.memory[key] = ["two"]
+
+    @operation
+    async def redrive(self, client: Client, step: Step) -> None:
+        await client.redrive("work")
+
+    # -- what must be true
+
+    async def at_rest(self, end: Rest) -> bool:
+        pulses, count = len(await end.events("pulses")), await end.nodes[0].heartbeat.aread("/count") or 0
+        later = {event.id for event in await end.events("later")}
+        return self.tasks <= self.ran and self.later <= later and count >= pulses
+
+    async def check(self, end: Rest) -> None:
+        await self._check_work(end)
+        await self._check_order(end)
+        await self._check_commands_and_runs(end)
+        await self._check_schedule(end)
+        await self._check_beats(end)
+        later = Counter(event.id for event in await end.events("later"))
+        end.require(later == Counter(self.later) or later.keys() >= self.later, f"delayed events: {later}")
+
+    async def _check_work(self, end: Rest) -> None:
+        stored = {event.id: event.payload["kind"] for event in await end.events("work")}
+        lost = {
+            event.id for event in await end.events("work") if ("work", event.partition, event.offset) in end.damaged
+        }
+        done = Counter(event.payload["work"] for event in await end.events("done"))
+        letters = Counter(letter.original_id for letter in await end.nodes[0].bus.dead_letters.page("work"))
+        for id, kind in stored.items():
+            if id in lost:
+                continue
+            wanted = (0, 1) if kind == "poison" else (1, 0)
+            found = (done[id], letters[id])
+            end.require(found == wanted, f"{kind} event {id} was done {done[id]} times and is {letters[id]} letters")
+        missing = stored.keys() - self.given - lost
+        end.require(not missing, f"the group outside was never given {sorted(missing)[:3]}")
+
+    async def _check_order(self, end: Rest) -> None:
+        asked: defaultdict[str, list[int]] = defaultdict(list)
+        answered: defaultdict[str, list[int]] = defaultdict(list)
+        for event in await end.events("keyed"):
+            if ("keyed", event.partition, event.offset) not in end.damaged:
+                asked[str(event.key)].append(event.payload["n"])
+        for event in await end.events("ordered"):
+            key, number = event.payload["key"], event.payload["n"]
+            if number in asked[key] or not end.damaged:  # one that rotted may have been handled before
+                answered[key].append(number)
+        for key, numbers in asked.items():
+            end.require(numbers == sorted(numbers), f"events of key {key} are stored as {numbers}")
+        end.require(asked == answered, f"events of keys {dict(asked)} were handled as {dict(answered)}")
+
+    async def _check_commands_and_runs(self, end: Rest) -> None:
+        orders = Counter(event.payload["id"] for event in await end.events("orders"))
+        executions = {event.payload["id"]: event.payload["by"] for event in await end.events("orders")}
+        for id, by in self.replies.items():
+            end.require(orders[id] == 1, f"command {id} published {orders[id]} times")
+            end.require(
+                executions.get(id) == by, f"command {id} was answered by {by}, published by {executions.get(id)}"
+            )
+        steps = Counter((event.payload["run"], event.payload["step"]) for event in await end.events("steps"))
+        end.require(set(steps.values()) <= {1}, f"effects that were applied twice: {steps.most_common(3)}")
+        node = end.nodes[0]
+        for id in sorted(self.runs):
+            record = await node.runtime.durable.store.record(id)
+            end.require(record.state == "value", f"run {id} ended as {record.state}: {record.error}")
+            end.require(steps[id, 1] == steps[id, 2] == 1, f"run {id} ended without its steps")
+        for key, written in self.memory.items():
+            value = (await node.kernel.ask("query", "Memory.Get", {"key": key}))["value"]
+            end.require(value in written, f"{key} holds {value}, written were {written}")
+
+    async def _check_schedule(self, end: Rest) -> None:
+        firings = [event.payload["at"] for event in await end.events("ticks")]
+        if "clock jump" in end.faults:
+            return
+        (schedule,) = [each for each in end.nodes[0].bus.schedules.all() if each.name.endswith("tick")]
+        slots = Counter((at - schedule.next_ms) // EVERY_MS for at in firings)
+        end.require(set(slots.values()) <= {1}, f"firings that came twice: {slots.most_common(3)}")
+
+    async def _check_beats(self, end: Rest) -> None:
+        pulses = len(await end.events("pulses"))
+        for node in end.nodes:
+            end.require(not await node.heartbeat.averify(), f"{node.settings.node} has damaged beats")
+            replay = await node.heartbeat.areplay()
+            end.require(replay.identical, f"a replay on {node.settings.node} differs: {replay.divergence}")
+        count = await end.nodes[0].heartbeat.aread("/count")
+        rotten = sum(topic == "pulses" for topic, _, _ in end.damaged)  # perhaps counted before
+        end.require(pulses <= (count or 0) <= pulses + rotten, f"{pulses} pulses were counted as {count}")
