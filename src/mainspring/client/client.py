@@ -208,9 +208,10 @@ class Client(ClientConnection):
         if tally.error is not None:
             raise tally.error
         if isinstance(item, New):
-            check_texts(item.key, item.headers)
+            if item.key is not None or item.headers is not None:
+                check_texts(item.key, item.headers)
             id = item.id or self.new_id()
-            event = self._event(id, item.payload, item.key, item.headers, item.delay, None, item.ttl)
+            event = self._event(id, item.payload, item.key, item.headers, item.delay, item.at, item.ttl)
         else:
             id = self.new_id()
             event = self._event(id, item, None, None, 0.0, None)
