@@ -16,20 +16,9 @@ import msgspec
 
 from mainspring.client import Client, ClientError, New, NodeRefused, Outgoing, SyncClient, encode_event
 from mainspring.errors import MainspringError
-from mainspring.tasks.topics import LEASE_MS
+from mainspring.tasks.topics import LEASE_MS, NewCall
 
 Then = Callable[[MainspringError | None], None]
-
-
-class NewCall(NamedTuple):
-    """A call on its way to a topic. `not_before` is epoch ms; 0: at once."""
-
-    id: str
-    payload: Any
-    key: str | None = None
-    headers: dict[str, str] | None = None
-    delay_ms: int = 0
-    not_before: int = 0
 
 
 class Report(NamedTuple):
@@ -217,7 +206,11 @@ class ClientPort:
 
     async def publish_many(self, topic: str, calls: Iterable[NewCall]) -> None:
         await self.client.publish_many(
-            topic, (New(each.payload, each.key, each.headers, each.id, each.delay_ms / 1000) for each in calls)
+            topic,
+            (
+                New(each.payload, each.key, each.headers, each.id, each.delay_ms / 1000, at=_moment(each.not_before))
+                for each in calls
+            ),
         )
 
     def subscribe(self, topic: str, group: str, window: int, *, sticky: bool) -> TaskLane:
