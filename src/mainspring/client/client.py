@@ -425,7 +425,7 @@ class Client(ClientConnection):
         """
         name = program if isinstance(program, str) else run_name(program)
         asked = {"program": name, "args": list(args), "id": self.new_id() if id is None else id}
-        started = await self.insist(lambda: self.command("Run.Start", asked))
+        started = await self.insist(lambda: self.command("Run.Start", asked, timeout=LIMIT_S))
         return StartedRun(started["id"], _value_type(program))
 
     async def signal(self, run: str | StartedRun[Any], name: str, value: Any = None) -> bool:
@@ -433,12 +433,13 @@ class Client(ClientConnection):
 
         For a run that has not started, or is blocked, it is kept.
         """
-        answer = await self.command("Run.Signal", {"id": str(run), "name": name, "value": value})
+        answer = await self.command("Run.Signal", {"id": str(run), "name": name, "value": value}, timeout=LIMIT_S)
         return bool(answer["signalled"])
 
     async def cancel(self, run: str | StartedRun[Any], reason: Any = None) -> bool:
         """Cancel a run. False when it is over."""
-        return bool((await self.command("Run.Cancel", {"id": str(run), "reason": reason}))["cancelled"])
+        asked = {"id": str(run), "reason": reason}
+        return bool((await self.command("Run.Cancel", asked, timeout=LIMIT_S))["cancelled"])
 
     @overload
     async def outcome(
@@ -463,7 +464,9 @@ class Client(ClientConnection):
         pauses = Backoff(RUN_CHECK_MS, max(1, duration_ms(self.options.run_check))).series()
         ends_ms = None if timeout is None else self.clock.now_ms() + duration_ms(timeout)
         while True:
-            info = await self.insist(lambda: self.query("Run.Outcome", {"id": str(run)}, reply=RunInfo))
+            info = await self.insist(
+                lambda: self.query("Run.Outcome", {"id": str(run)}, timeout=LIMIT_S, reply=RunInfo)
+            )
             found = _outcome(info, type)
             if found is not None:
                 return found
@@ -475,7 +478,7 @@ class Client(ClientConnection):
 
     async def run_info(self, run: str | StartedRun[Any]) -> RunInfo:
         """How a run stands now. Raises Fail with 404 when there is no such run."""
-        found: RunInfo = await self.query("Run.Outcome", {"id": str(run)}, reply=RunInfo)
+        found: RunInfo = await self.query("Run.Outcome", {"id": str(run)}, timeout=LIMIT_S, reply=RunInfo)
         return found
 
     async def runs(self, *, state: str | None = None, program: Any = None, prefix: str = "") -> AsyncIterator[RunInfo]:

@@ -34,7 +34,7 @@ from mainspring.loop import Clock, HandlerThreads, Loop, identifies_work, in_tim
 from mainspring.message import validation_text
 from mainspring.node.causation import begin_delivery, decode_envelope, note_event
 from mainspring.node.declarations import PublishedVersions
-from mainspring.node.settlement import Settlement, Together
+from mainspring.node.settlement import LeaseLost, Settlement, Together
 from mainspring.retries import Reject, Retries
 from mainspring.runs import Runtime
 from mainspring.runs.durable import check_id
@@ -300,6 +300,8 @@ class Consuming:
         self._refuse(position, offset, attempt, error)
 
     def _refuse(self, position: Position, offset: int, attempt: int, error: Exception) -> None:
+        if isinstance(error, LeaseLost):  # it may have been given to this member again: that attempt goes on
+            return
         gives_up = isinstance(error, Reject)
         delay_ms = None if gives_up else self.declared.retries.backoff.delay_ms(attempt, self._random)
         self._settlement.nack(position, offset, _reason(error), delay_ms)

@@ -34,7 +34,7 @@ def main() -> int:
 
 
 def _show(report: Report) -> None:
-    if report.seeds % 1_000 == 0:
+    if report.seeds % 500 == 0:
         print(str(report).partition("\n")[0], file=sys.stderr, flush=True)
 
 

@@ -11,7 +11,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 
 from mainspring.testing.simulation.runner import Result, run
 from mainspring.testing.simulation.scenario import Scenario
@@ -59,34 +61,23 @@ def explore(
 ) -> Report:
     """Run the seeds, in so many processes; ends early after `most_failures`."""
     report, began = Report(), time.perf_counter()
-    with ProcessPoolExecutor(jobs) if jobs > 1 else _Here() as pool:
-        for seed, met, failed in pool.map(_try, [(scenario, seed) for seed in seeds], chunksize=8):
+    work = [(scenario, seed) for seed in seeds]
+    with ExitStack() as stack:
+        results: Iterable[tuple[int, Counter[str], bool]] = map(_try, work)
+        if jobs > 1:
+            pool = stack.enter_context(ProcessPoolExecutor(jobs, mp_context=get_context("spawn")))
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
+            results = pool.map(_try, work, chunksize=8)
+        for seed, met, failed in results:
             report.seeds += 1
             report.met += met
-            report.seconds = time.perf_counter() - began
             if failed:
                 report.failures.append(shorten(scenario, seed))
-                if len(report.failures) >= most_failures:
-                    pool.shutdown(cancel_futures=True)
-                    break
+            report.seconds = time.perf_counter() - began
             progress(report)
+            if len(report.failures) >= most_failures:
+                break
     return report
-
-
-class _Here:
-    """As much of a pool as one process needs."""
-
-    def __enter__(self) -> _Here:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def map(self, function, items, chunksize=1):
-        return map(function, items)
-
-    def shutdown(self, **_: object) -> None:
-        pass
 
 
 def _try(job: tuple[type[Scenario], int]) -> tuple[int, Counter[str], bool]:

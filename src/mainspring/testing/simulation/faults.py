@@ -58,17 +58,20 @@ def client_stall(cluster: Cluster, source: random.Random) -> str:
     return f"{process.host} stalls for {ms} ms"
 
 
-def cut(cluster: Cluster, source: random.Random) -> str:
-    hosts = [machine.name for machine in cluster.machines]
-    others = [process.host for process in cluster.clients]
-    if len(hosts) > 1:
-        others += [SERVER] * len(others)
-    here, there, ms = source.choice(hosts), source.choice(others), source.choice((20, 400, 2_500, 7_000))
-    both = source.random() < 0.7
-    cluster.network.cut(here, there, ms)
-    if both:
-        cluster.network.cut(there, here, ms)
-    return f"nothing gets from {here} to {there}{' and back' if both else ''} for {ms} ms"
+def partition(cluster: Cluster, source: random.Random) -> str:
+    return _cut(cluster, source, [process.host for process in cluster.clients])
+
+
+def log_out_of_reach(cluster: Cluster, source: random.Random) -> str:
+    return _cut(cluster, source, [SERVER])
+
+
+def _cut(cluster: Cluster, source: random.Random, others: list[str]) -> str:
+    here, there, ms = _machine(cluster, source).name, source.choice(others), source.choice((20, 1_000, 4_000, 9_000))
+    ways = source.choice((((here, there), (there, here)), ((here, there),), ((there, here),)))
+    for way in ways:
+        cluster.network.cut(*way, ms)
+    return f"nothing gets {' and '.join(f'from {one} to {other}' for one, other in ways)} for {ms} ms"
 
 
 def slow_network(cluster: Cluster, source: random.Random) -> str:
@@ -128,20 +131,24 @@ def flip(cluster: Cluster, source: random.Random) -> str:
     return f"bytes of {place} rot"
 
 
-KINDS: Final[dict[str, Strike]] = {
+ALWAYS: Final[dict[str, Strike]] = {
     "kill": kill,
     "power cut": power_cut,
     "restart": restart,
     "stall": stall,
     "client stall": client_stall,
-    "partition": cut,
+    "partition": partition,
     "slow network": slow_network,
     "reset": reset,
     "half-open": half_open,
     "slow reader": slow_reader,
     "clock jump": clock_jump,
+}
+ON_A_DISK: Final[dict[str, Strike]] = {  # of one node's own
     "disk full": _disk_trouble("full"),
     "disk errors": _disk_trouble("failing"),
     "slow disk": _disk_trouble("slow"),
     "bit flip": flip,
 }
+ON_A_SERVER: Final[dict[str, Strike]] = {"log out of reach": log_out_of_reach}  # that several nodes share
+KINDS: Final = {**ALWAYS, **ON_A_DISK, **ON_A_SERVER}

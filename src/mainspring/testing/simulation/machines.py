@@ -6,10 +6,12 @@ supervises nodes in production is here, too: a node that ends by itself is start
 
 from __future__ import annotations
 
+import os
 import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
@@ -161,7 +163,9 @@ class Cluster:
         self.processes: list[Process] = []
         self.program = program
         self._settings = settings
-        self._folder = tempfile.TemporaryDirectory(prefix="mainspring-", ignore_cleanup_errors=True)
+        memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a disk that is never really synced
+        self._folder = tempfile.TemporaryDirectory(prefix="mainspring-", dir=memory, ignore_cleanup_errors=True)
+        self.folder: Path = Path(self._folder.name)
 
     def note(self, text: str) -> None:
         """Write down what happened; the same seed gives the same text."""

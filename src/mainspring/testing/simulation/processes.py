@@ -16,6 +16,7 @@ import asyncio
 import heapq
 import random
 import sys
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -123,7 +124,7 @@ class Process:
     def kill(self) -> None:
         """It is gone. What is left of it is kept, so that nothing of it runs, not even its clean-up."""
         self.alive = False
-        self._left = asyncio.all_tasks(self.loop)
+        self._left = {task for task in self.loop.tasks if not task.done()}
         self._timeline.processes.remove(self)
 
     def close(self) -> None:
@@ -135,7 +136,7 @@ class Process:
             task.cancel()
         if self._left:
             self.loop.turn()
-        for task in asyncio.all_tasks(self.loop):
+        for task in self._left:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
         self.loop.close()
 
@@ -168,6 +169,12 @@ class SimulatedEventLoop(VirtualEventLoop):
         self._process = process
         self._network = network
         self._resting = True
+        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        task = super().create_task(coro, **options)
+        self.tasks.add(task)
+        return task
 
     def turn(self) -> None:
         """Run what can run now; `due_ns` is then the next deadline."""
@@ -188,7 +195,7 @@ class SimulatedEventLoop(VirtualEventLoop):
     def _wait(self, select: Any, timeout_s: float | None) -> Any:
         """Nothing comes from outside; with nothing left to do at this instant it rests."""
         if timeout_s is None or timeout_s > 0:
-            self.due_ns = None if timeout_s is None else self.clock.now_ns() + round(timeout_s * 1e9)
+            self.due_ns = None if timeout_s is None else self.clock.now_ns() + max(1, round(timeout_s * 1e9))
             self._resting = True
         elif not self._ready:
             self._pass_instant()

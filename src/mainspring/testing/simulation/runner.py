@@ -21,7 +21,7 @@ from typing import Any, Final, TypeVar
 from mainspring.app import App, HandlerCall, Next
 from mainspring.client import Client
 from mainspring.errors import Fail, MainspringError
-from mainspring.testing.simulation.disk import Disk, LogServer
+from mainspring.testing.simulation.disk import Disk, LogServer, SqliteDisk
 from mainspring.testing.simulation.faults import KINDS
 from mainspring.testing.simulation.ledger import Ledger
 from mainspring.testing.simulation.machines import Cluster, Machine, SimulatedNode
@@ -71,16 +71,23 @@ class Run:
         self.ledger: Ledger = self.cluster.ledger
         self._doing: list[asyncio.Task[None]] = []
         self._clients: list[Client] = []
-        self._add_machines(random.Random(f"{seed}/machines").choice(scenario.nodes))
+        self._add_machines(scenario.node_count(seed))
 
     def _add_machines(self, count: int) -> None:
         cluster, seed = self.cluster, self.seed
         if count == 1:
-            cluster.add("node-1", Disk(cluster.timeline, f"{seed}/disk", cluster.met))
+            cluster.add("node-1", self._disk())
             return
         server = LogServer(cluster.timeline, cluster.network, f"{seed}/server", cluster.met)
         for number in range(count):
             cluster.add(f"node-{number + 1}", server)
+
+    def _disk(self) -> Disk:
+        """Mostly a simulated one; for some seeds the real engine on a file."""
+        cluster, seed = self.cluster, f"{self.seed}/disk"
+        if self.scenario.uses_sqlite(self.seed):
+            return SqliteDisk(cluster.timeline, seed, cluster.met, cluster.folder)
+        return Disk(cluster.timeline, seed, cluster.met)
 
     def _program(self, life: str) -> App:
         """The scenario's app; every call of a consumer is written down."""

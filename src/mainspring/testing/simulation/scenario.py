@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mainspring.app import App
 from mainspring.client import Client
-from mainspring.testing.simulation.faults import KINDS
+from mainspring.testing.simulation.faults import KINDS, ON_A_DISK, ON_A_SERVER
 
 if TYPE_CHECKING:
     from mainspring.testing.simulation.runner import Rest
@@ -72,13 +72,14 @@ def operation(function: F | None = None, /, *, weight: int = 1) -> Any:
 class Scenario:
     """Derive from this. The class attributes say how large a run is; the seed chooses among them."""
 
-    nodes: ClassVar[Sequence[int]] = (1, 1, 3)  # one node has a disk of its own; several share a log on a server
+    nodes: ClassVar[Sequence[int]] = (1, 3)  # one node has a disk of its own; several share a log on a server
     clients: ClassVar[int] = 2
-    operations: ClassVar[int] = 24
-    faults: ClassVar[Sequence[int]] = (0, 2, 4, 6)
+    operations: ClassVar[int] = 20
+    faults: ClassVar[Sequence[int]] = (1, 3, 5, 8)
     kinds: ClassVar[Sequence[str]] = tuple(KINDS)
     seconds: ClassVar[float] = 6.0  # in which steps are taken
     rest_seconds: ClassVar[float] = 240.0  # within which everything must come to rest afterwards
+    sqlite: ClassVar[float] = 0.15  # of the runs with one node have the real SQLite engine on their disk
     settings: ClassVar[dict[str, Any]] = {}  # of every node
 
     def program(self) -> App:
@@ -97,18 +98,26 @@ class Scenario:
 
     # -- the plan of a run
 
+    def node_count(self, seed: int) -> int:
+        """How many nodes a run with this seed has."""
+        return random.Random(f"{seed}/nodes").choice(self.nodes)
+
+    def uses_sqlite(self, seed: int) -> bool:
+        """Whether a run of one node has the real SQLite engine on its disk; else one of the simulation's own."""
+        return random.Random(f"{seed}/sqlite").random() < self.sqlite
+
     def plan(self, seed: int) -> list[Step]:
-        """What a run with this seed does, in order."""
+        """What a run with this seed does, in order: operations, and faults of a few kinds."""
         source = random.Random(f"{seed}/plan")
-        found = {
-            name: getattr(getattr(type(self), name), "__operation_weight__", 0) for name in sorted(dir(type(self)))
-        }
-        names = [name for name, weight in found.items() for _ in range(weight)]
+        weights = {name: getattr(getattr(type(self), name), "__operation_weight__", 0) for name in dir(type(self))}
+        names = [name for name, weight in sorted(weights.items()) for _ in range(weight)]
+        elsewhere = ON_A_SERVER if self.node_count(seed) == 1 else ON_A_DISK
+        kinds = [kind for kind in self.kinds if kind not in elsewhere]
+        kinds = source.sample(kinds, min(len(kinds), source.randint(1, 5)))
         wanted = [(source.uniform(0, self.seconds), source.choice(names), False) for _ in range(self.operations)]
-        some = source.sample(list(self.kinds), k=min(len(self.kinds), source.randint(1, 6)))
-        wanted += [
-            (source.uniform(0, self.seconds), source.choice(some), True) for _ in range(source.choice(self.faults))
-        ]
+        if kinds:
+            count = source.choice(self.faults)
+            wanted += [(source.uniform(0, self.seconds), source.choice(kinds), True) for _ in range(count)]
         return [
             Step(number, int(at * 1_000), name, is_fault, source.randrange(self.clients), str(seed))
             for number, (at, name, is_fault) in enumerate(sorted(wanted))
