@@ -84,6 +84,10 @@ class LeasedTask:
         return bytes(self.envelope.payload)
 
     @property
+    def ended(self) -> int:
+        return self.position.ends.get(self.offset, (0, 0))[0]
+
+    @property
     def is_held(self) -> bool:
         return self.offset in self.lane.held.get(self.partition, {})
 

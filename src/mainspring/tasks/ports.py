@@ -68,6 +68,11 @@ class Delivery(Protocol):
     @property
     def attempt(self) -> int: ...
     @property
+    def ended(self) -> int:
+        """How often a process ended that had begun with it."""
+        ...
+
+    @property
     def ts(self) -> int: ...
     @property
     def key(self) -> str | None: ...
@@ -114,7 +119,7 @@ class TaskPort(Protocol):
     def wall_ms(self) -> int: ...
 
     store_attempt: Callable[[Any], Awaitable[bool]] | None
-    """Called before a task begins, where the process that may end is the node itself; False: its lease was lost."""
+    """Called before a task begins, so that it counts if it ends the process; False: its lease was lost."""
 
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
         """Carry out a verb for whoever asks: gives something to await, or, for a blocking client, the result."""
@@ -173,7 +178,7 @@ class ClientPort:
         self.client = client
         self.new_id: Callable[[], str] = client.new_id
         self.random: Callable[[], float] = client.random
-        self.store_attempt: Callable[[Any], Awaitable[bool]] | None = None  # the node counts it when we are gone
+        self.store_attempt: Callable[[Any], Awaitable[bool]] | None = self._begin
 
     def wall_ms(self) -> int:
         return self.client.wall_ms()
@@ -221,7 +226,16 @@ class ClientPort:
         )
 
     def subscribe(self, topic: str, group: str, window: int, *, sticky: bool) -> TaskLane:
-        return self.client.subscribe(topic, group=group, from_="beginning", max_inflight=window, sticky=sticky)
+        return self.client.subscribe(
+            topic, group=group, from_="beginning", max_inflight=window, sticky=sticky, count_ends=True
+        )
+
+    async def _begin(self, event: Any) -> bool:
+        """Of a task with which a process ended, the node is told that this one begins with it."""
+        if event.ended:
+            event.begin()
+            await asyncio.sleep(0)  # then it is sent, also if the task ends the process at once
+        return True
 
     def settle(self, event: Any, reports: Sequence[Report], then: Then) -> None:
         if not reports:

@@ -108,7 +108,8 @@ class KeyOrder(Generic[E]):
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
 REDRIVEN: Final = "x-redriven"  # of a task that was sent again: where its letter was
-UNANSWERED: Final = 10  # deliveries beyond max_attempts that ended without an answer, before a task counts as deadly
+UNANSWERED: Final = 10  # deliveries beyond max_attempts whose lease ended without an answer
+LEAST_ENDS: Final = 2  # a process may hold tasks that it has not begun: with one end, nothing is known
 
 
 UNKNOWN: Final = Retries(Backoff(1_000, 300_000), 5)  # of a task that is not declared here
@@ -327,6 +328,8 @@ class Worker:
         port: TaskPort | None = None,
     ) -> None:
         self.tasks: list[Task[..., Any]] = [task for task in tasks if not only or task.name in set(only)]
+        for task in self.tasks:
+            task.begin()
         self.done: int = 0
         self._port = port or tasks.port
         self._store_attempt = self._port.store_attempt
@@ -346,6 +349,9 @@ class Worker:
         self._quiet: dict[str, asyncio.Event] = {}  # by topic: nothing is started any more
         self._running: dict[str, _Running] = {}
         self._idle: deque[asyncio.Future[None]] = deque()
+        self._suspects: deque[tuple[_Lane, Delivery]] = deque()  # several processes ended with them: each runs alone
+        self._working = 0
+        self._alone = False  # whether a suspect runs
         self._loops: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
         self._keeping: asyncio.TimerHandle | None = None
@@ -439,7 +445,9 @@ class Worker:
         started = self._started.setdefault(topic, set())
         if started:
             await lane.source.resize(1)
-            for event in [*waiting, *(self._orders[topic].drain() if lane.ordered else ())]:
+            suspects = [event for of, event in self._suspects if of is lane]
+            self._suspects = deque(each for each in self._suspects if each[0] is not lane)
+            for event in [*waiting, *suspects, *(self._orders[topic].drain() if lane.ordered else ())]:
                 event.refuse(0.0, "the worker stopped")
                 self._held.pop(event, None)
             waiting.clear()
@@ -485,8 +493,12 @@ class Worker:
             self._held[event] = None
             if order is not None:
                 order.arrived(event)
+            elif event.ended >= LEAST_ENDS:
+                self._suspects.append((lane, event))
             else:
                 lane.waiting.append(event)
+        if self._suspects and self._idle:
+            wake(self._idle.popleft())
         if self._keeping is None and self._held:
             self._keeping = asyncio.get_running_loop().call_later(self._lease / 3, self._keep_leases)
         if order is not None:
@@ -499,6 +511,7 @@ class Worker:
         for event in [each for each in self._held if each.topic == source.topic]:
             del self._held[event]
         lane.waiting.clear()
+        self._suspects = deque(each for each in self._suspects if each[0] is not lane)
         if lane.ordered:
             running = {one.context.key for one in self._running.values() if one.context and one.context.key}
             self._orders[source.topic].lost(running)
@@ -513,7 +526,9 @@ class Worker:
             ready -= 1
 
     def _next(self) -> tuple[_Lane, Delivery] | None:
-        """The most urgent task that may start now; lanes that are as urgent take turns."""
+        """The most urgent task that may start now; lanes that are as urgent take turns. Suspects come last."""
+        if self._alone:
+            return None
         for level in self._levels:
             while level:
                 lane = level.popleft()
@@ -524,6 +539,9 @@ class Worker:
                         lane.listed = True
                         level.append(lane)
                     return lane, event
+        if self._suspects and not self._working:
+            self._alone = True
+            return self._suspects.popleft()
         return None
 
     def _take_limited(self, lane: _Lane) -> Delivery | None:
@@ -554,12 +572,19 @@ class Worker:
             lane, event = found
             running = _Running(myself)
             self._started.setdefault(event.topic, set()).add(event)
+            self._working += 1
             try:
                 await self._handle(lane, event, running)
             except asyncio.CancelledError:
                 if not running.interrupted:
                     raise
                 myself.uncancel()
+            finally:
+                self._working -= 1
+                if self._alone:
+                    self._alone = False
+                    for each in self._lanes.values():
+                        self._wake_loops(each)
 
     # -- one task
 
@@ -578,11 +603,12 @@ class Worker:
             self._outcomes.ended(taken, "cancelled")
         elif EXPIRES in headers and event.attempt == 1 and self._port.wall_ms() >= _number(headers[EXPIRES], 0):
             self._outcomes.ended(taken, "expired")
-        elif event.attempt > (policy.max_attempts or 1) + UNANSWERED:
-            reason = f"delivered {event.attempt} times without an answer: its workers died"
-            self._outcomes.give_up(taken, reason)
         elif id in self._running:  # an older copy whose lease was lost still runs here
             self._outcomes.refuse(event, self._lease / 3, "still running")
+        elif event.ended >= max(LEAST_ENDS, policy.max_attempts or 1):
+            self._outcomes.give_up(taken, f"the process ended {event.ended} times while this task ran")
+        elif event.attempt > (policy.max_attempts or 1) + UNANSWERED:
+            self._outcomes.give_up(taken, f"delivered {event.attempt} times without an answer")
         else:
             if self._store_attempt is not None and not await self._store_attempt(event):
                 self._release(event)
