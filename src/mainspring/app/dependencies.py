@@ -52,7 +52,7 @@ class Depends:
     __slots__ = ("provider",)
 
     def __init__(self, provider: Provider | None = None) -> None:
-        self.provider = provider
+        self.provider: Provider | None = provider
 
     def __repr__(self) -> str:
         return f"Depends({getattr(self.provider, '__qualname__', self.provider or '')})"
@@ -216,7 +216,8 @@ class Dependencies:
         known = self._steps[code]
         if known is None:
             return function
-        return self._bind(known._replace(function=function), "step", function.__name__, None)
+        declared = _Declared(function, known.parameters, known.hints, known.names, known.ordinary)
+        return self._bind(declared, "step", function.__name__, None)
 
     def _bind(self, declared: _Declared, kind: HandlerKind, name: str, gives: type | None) -> Callable[..., Any]:
         function, where = declared.function, f"{kind} {name} ({place_of(declared.function)})"

@@ -262,8 +262,9 @@ class NodePort:
             task.span = begin_delivery(tracing.recorder, task.envelope, *place, task.attempt)
 
     async def _store_attempt(self, task: LeasedTask) -> bool:
-        """After an unclean end: a task that ends the process must be counted."""
-        if not task.position.is_careful():
+        """After an unclean end, and when it comes again: a task that ends the process must be counted."""
+        may_end = task.attempt > 1 or task.offset < task.position.careful_until
+        if not may_end and not task.position.is_careful():
             return True
         return await task.lane.settlement.store_attempt(task.position, task.offset)
 
