@@ -20,7 +20,7 @@ from mainspring.backoff import Backoff
 from mainspring.data_types import USABLE, decoder_of, json_encoder
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
-from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, runs_in_thread
+from mainspring.loop import HandlerThreads, blocking_verb, runs_in_thread
 from mainspring.retries import Retries, retries_of
 from mainspring.tasks.errors import NotServed
 from mainspring.tasks.results import TaskHandle, TaskRecords
@@ -82,7 +82,6 @@ class TaskContext:
 
     def __init__(
         self,
-        *,
         id: str,
         name: str,
         attempt: int,
@@ -168,9 +167,10 @@ class TaskParameters:
             call = _decode_call(raw)
         except msgspec.ValidationError:
             call = Call([] if raw == b"null" and not self._by_place else [msgspec.Raw(raw)])
-        places, more = self._by_place, self._more
+        places = self._by_place
         try:
-            args = [(places[n] if n < len(places) else more)(value) for n, value in enumerate(call.args)]
+            args = [decode(value) for decode, value in zip(places, call.args, strict=False)]
+            args += [self._more(value) for value in call.args[len(places) :]]
             kwargs = {name: self._by_name.get(name, self._named)(value) for name, value in call.kwargs.items()}
         except msgspec.ValidationError as error:
             raise BadArguments(f"the arguments do not fit: {error}") from error
@@ -235,6 +235,7 @@ class Task(Generic[P, R]):
         self.topic: str = self.topics.normal
         self.group: str = group or registry.app
         self.retries = retries
+        self.timeout_s: float = (retries.timeout_ms or 0) / 1000  # 0: as long as it takes
         self.keep_result = keep_result
         self.concurrency = concurrency
         self.rate = rate
@@ -292,19 +293,18 @@ class Task(Generic[P, R]):
         """The headers of a call without options: its name, where other tasks have the same topic."""
         return {NAME: self.name} if self.registry.shares_topic(self) else None
 
-    @identifies_work(lambda known: ("task", known["self"].name))
-    async def run(self, raw: bytes, context: TaskContext, threads: HandlerThreads) -> Any:
-        """Call the function with stored arguments. Raises BadArguments when they do not fit."""
+    def call(self, raw: bytes, context: TaskContext, threads: HandlerThreads) -> Awaitable[Any]:
+        """Begin to call the function with stored arguments. Raises BadArguments when their types do not fit."""
         args, kwargs = self.parameters.decode(raw, context)
-        function: Callable[..., Any] = partial(self.function, **kwargs) if kwargs else self.function
-        go = partial(threads.call, function, *args) if self.in_thread else partial(function, *args)
+        function: Callable[..., Any] = self.function
         around = self.registry.around
-        try:
-            return await (go() if around is None else around("task", self.name, (args, kwargs), context, go))
-        except TypeError as error:
-            if wrong := self.parameters.fit(raw, context):
-                raise BadArguments(f"the arguments do not fit: {wrong}") from error
-            raise
+        if around is None and not self.in_thread:
+            begun: Awaitable[Any] = function(*args, **kwargs)
+            return begun
+        if kwargs:
+            function = partial(function, **kwargs)
+        go = partial(threads.call, function, *args) if self.in_thread else partial(function, *args)
+        return go() if around is None else around("task", self.name, (args, kwargs), context, go)
 
 
 class EnqueueOptions(Generic[P]):
