@@ -207,7 +207,7 @@ class NodePort:
         self.new_id: Callable[[], str] = new_id
         self.random: Callable[[], float] = random
         self.caller: Callable[..., Any] | None = None  # how a simulation carries out the verbs of a test
-        self.store_attempt: Callable[[LeasedTask], Awaitable[bool]] | None = self._store_attempt
+        self.store_attempt: Callable[[LeasedTask], Awaitable[bool] | None] | None = self._store_attempt
         self._kernel = kernel
         self._publish = publish
         self._tasks = BackgroundTasks(logger, "tasks of the node")
@@ -261,19 +261,19 @@ class NodePort:
             place = (task.topic, task.group, task.partition, task.offset)
             task.span = begin_delivery(tracing.recorder, task.envelope, *place, task.attempt)
 
-    async def _store_attempt(self, task: LeasedTask) -> bool:
+    def _store_attempt(self, task: LeasedTask) -> Awaitable[bool] | None:
         """After an unclean end: a task that ends the process must be counted."""
         if not task.position.is_careful():
-            return True
-        return await task.lane.settlement.store_attempt(task.position, task.offset)
+            return None
+        return task.lane.settlement.store_attempt(task.position, task.offset)
+
+    def accept(self, event: LeasedTask) -> None:
+        event.end_span()
+        event.lane.settlement.ack(event.position, event.offset)
 
     def settle(self, event: LeasedTask, reports: Sequence[Report], then: Then) -> None:
         settlement = event.lane.settlement
         event.end_span()
-        if not reports:
-            settlement.ack(event.position, event.offset)
-            then(None)
-            return
         together = Together(events=[self._prepared(each) for each in reports])
 
         async def store() -> None:
