@@ -74,6 +74,12 @@ def load(path: Path = LIST) -> list[Mutant]:
     return [Mutant(**{**each, "tests": tuple(each["tests"])}) for each in entries]
 
 
+def files_of_the_tree() -> list[str]:
+    """What git has, and what it would take."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What the tests said to a fault."""
@@ -84,25 +90,15 @@ class Verdict:
 
 
 class Copy:
-    """A copy of the tree in which faults are made and mended again."""
+    """A folder with a copy of these files, in which faults are made and mended again."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, names: Iterable[str]) -> None:
         self._folder = folder
         self._changes = 0
-        listed = subprocess.run(
-            ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for name in listed.stdout.splitlines():
+        for name in names:
             if (ROOT / name).is_file():
                 (folder / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy2(ROOT / name, folder / name)
-        cache = ROOT / ".cache"  # servers and guests that the tests have fetched or built
-        if cache.exists():
-            (folder / ".cache").symlink_to(cache)
 
     def judge(self, mutant: Mutant, tests: Iterable[str]) -> Verdict:
         """Make the fault, run the tests, mend it."""
@@ -173,8 +169,9 @@ def execute(mutants: list[Mutant], *, jobs: int, all_tests: bool) -> int:
     width = max(len(mutant.name) for mutant in mutants)
     with tempfile.TemporaryDirectory(prefix="mainspring-mutants-") as folder:
         copies: SimpleQueue[Copy] = SimpleQueue()
+        names = files_of_the_tree()
         for number in range(jobs):
-            copies.put(Copy(Path(folder) / str(number)))
+            copies.put(Copy(Path(folder) / str(number), names))
         if not all_tests:
             copy = copies.get()
             named = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
