@@ -155,7 +155,10 @@ async def test_a_group_passes_it_and_what_is_left_is_a_dead_letter(site: Site) -
                     break
     assert seen == [n for n in range(1, COUNT + 1) if n != DAMAGED]
     async with asyncio.timeout(PATIENCE_S):
-        while not (letters := site.json("/dlq/big")["letters"]):
+        while True:
+            letters = site.json("/dlq/big")["letters"]
+            if letters:
+                break
             await asyncio.sleep(0.02)
     (letter,) = letters
     assert (letter["originalOffset"], letter["group"], letter["key"]) == (DAMAGED, "workers", f"k{DAMAGED}")
