@@ -218,7 +218,7 @@ async def test_an_answer_that_cannot_be_completed_does_not_look_complete(site: S
     for accept in ("application/json", "application/x-ndjson", "application/cloudevents-batch+json"):
         with pytest.raises(aiohttp.ClientError):
             await site.get("/topics/t/events?limit=600", headers={"Accept": accept})
-    site.bus.read = read  # type: ignore[method-assign]
+    site.bus.entries = read  # type: ignore[method-assign]
     assert len(await site.events("t")) == 600
 
 

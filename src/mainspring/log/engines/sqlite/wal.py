@@ -343,12 +343,12 @@ def _is_sound(number: int | None, row: Sequence[Any]) -> bool:
         if number is not None and number >> OFFSET_BITS and len(row) == 9:
             _, ts, _, _, crc, id, key, headers, payload = row
             text = None if key is None else key.decode()
-            return event_checksum(number, ts, id.decode(), text, headers, payload) == crc
+            return bool(event_checksum(number, ts, id.decode(), text, headers, payload) == crc)
         if number is None and len(row) == 5:
             space, key, version, crc, value = row
             if isinstance(value, int):
                 return is_sound_mark(space.decode(), key.decode(), version, crc, value)
-            return record_checksum(space.decode(), key.decode(), version, value) == crc
+            return bool(record_checksum(space.decode(), key.decode(), version, value) == crc)
     except (AttributeError, TypeError, ValueError):
         return False
     return True
