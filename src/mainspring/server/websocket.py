@@ -10,8 +10,8 @@ either. So its memory on the node is bounded, and the other members of its group
 answers no ping and is closed. A peer that hangs up with something unsent is gone at once: the transport would wait for
 it to read the rest, and all that time it would hold its events.
 
-A frame over the limit is answered with an ERROR and the connection goes on; only a frame so large that reading it would
-be an attack ends the connection (code 1009).
+A frame over the limit is answered with an ERROR and the connection goes on; only one of more than twice as much ends
+the connection (code 1009).
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from mainspring.backoff import Backoff
 from mainspring.bus import BadFrame, Bus, LimitReached, Session, Who
+from mainspring.server.connections import Connection, Connections
 from mainspring.server.http.access import Identify, chosen_protocol, while_valid
 from mainspring.server.http.problem import Handler, HttpProblem
 from mainspring.settings import Settings
 
-# Times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection.
-OVERLOAD: Final = 16
+OVERLOAD: Final = 16  # times the limit: unsent bytes before reading stops
+TOO_LARGE: Final = 2  # times the limit: the size of a frame that is not even read
 READS_PER_TURN: Final = 256  # frames of one connection before the others have their turn
 LOOKS: Final = Backoff(2, 50)  # ms between two looks whether a slow peer has read some of what is unsent
 HUNG_UP_S: Final = 0.2  # how often a connection with something unsent is asked whether its peer hung up
@@ -37,7 +38,10 @@ HUNG_UP_S: Final = 0.2  # how often a connection with something unsent is asked 
 class WebSocketFace:
     """The handler of the route, and the connections it has open."""
 
-    def __init__(self, bus: Bus, settings: Settings, identify: Identify, otherwise: Handler) -> None:
+    def __init__(
+        self, bus: Bus, settings: Settings, identify: Identify, otherwise: Handler, connections: Connections
+    ) -> None:
+        self._connections = connections
         self._bus = bus
         self._settings = settings
         self._identify = identify
@@ -49,7 +53,7 @@ class WebSocketFace:
         socket = web.WebSocketResponse(
             heartbeat=self._settings.ping_interval_ms / 1000,
             compress=False,
-            max_msg_size=self._settings.max_frame_bytes * OVERLOAD,
+            max_msg_size=self._settings.max_frame_bytes * TOO_LARGE,
             decode_text=False,
             protocols=chosen_protocol(request),
         )
@@ -81,9 +85,10 @@ class WebSocketFace:
         outlet = Outlet(transport, self._settings.send_buffer_bytes)
         session = self._bus.open_session(caller, outlet.send)
         outlet.session = session
+        connection = self._connections.upgraded(transport)
         try:
             async with while_valid(caller, self._bus.clock, lambda: _close_invalid(socket)):
-                await _read(socket, session, outlet)
+                await _read(socket, session, outlet, connection)
         finally:
             outlet.close()
             session.close()
@@ -105,10 +110,16 @@ async def ask_to_upgrade(_: web.Request) -> web.StreamResponse:
 
 
 def add_websocket(
-    app: web.Application, bus: Bus, settings: Settings, identify: Identify, otherwise: Handler = ask_to_upgrade
+    app: web.Application,
+    bus: Bus,
+    settings: Settings,
+    identify: Identify,
+    otherwise: Handler = ask_to_upgrade,
+    connections: Connections | None = None,
 ) -> WebSocketFace:
     """Serve the protocol at `/` of this application; `otherwise` answers those who ask for no WebSocket."""
-    face = WebSocketFace(bus, settings, identify, otherwise)
+    counted = Connections(settings) if connections is None else connections
+    face = WebSocketFace(bus, settings, identify, otherwise, counted)
     app.router.add_get("/", face.handle)
 
     async def close_all(_: web.Application) -> None:
@@ -122,11 +133,12 @@ async def _close_invalid(socket: web.WebSocketResponse[bool]) -> None:
     await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the token is no longer valid")
 
 
-async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: Outlet) -> None:
+async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: Outlet, connection: Connection) -> None:
     """Frames into the session until the connection ends."""
     taken = 0
     while True:
         message = await socket.receive()
+        connection.took_frame()
         kind = message.type
         if kind is WSMsgType.TEXT:
             session.receive(message.data)
@@ -135,10 +147,12 @@ async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: O
         else:
             return
         taken += 1
-        if session.congested:
+        if session.congested or outlet.overloaded:
+            connection.is_held = True
             await session.relieved()
-        if outlet.overloaded:
-            await outlet.drained()
+            if outlet.overloaded:
+                await outlet.drained()
+            connection.is_held = False
         if taken % READS_PER_TURN == 0:  # what aiohttp has buffered is read without a pause otherwise
             await asyncio.sleep(0)
 
