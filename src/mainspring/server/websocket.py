@@ -10,8 +10,8 @@ either. So its memory on the node is bounded, and the other members of its group
 answers no ping and is closed. A peer that hangs up with something unsent is gone at once: the transport would wait for
 it to read the rest, and all that time it would hold its events.
 
-A frame over the limit is answered with an ERROR and the connection goes on; only one of more than twice as much ends
-the connection (code 1009).
+A frame over the limit is answered with an ERROR and the connection goes on; only a frame so large that reading it would
+be an attack ends the connection (code 1009).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from mainspring.server.http.access import Identify, chosen_protocol, while_valid
 from mainspring.server.http.problem import Handler, HttpProblem
 from mainspring.settings import Settings
 
-OVERLOAD: Final = 16  # times the limit: unsent bytes before reading stops
-TOO_LARGE: Final = 2  # times the limit: the size of a frame that is not even read
+# Times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection.
+OVERLOAD: Final = 16
 READS_PER_TURN: Final = 256  # frames of one connection before the others have their turn
 LOOKS: Final = Backoff(2, 50)  # ms between two looks whether a slow peer has read some of what is unsent
 HUNG_UP_S: Final = 0.2  # how often a connection with something unsent is asked whether its peer hung up
@@ -53,7 +53,7 @@ class WebSocketFace:
         socket = web.WebSocketResponse(
             heartbeat=self._settings.ping_interval_ms / 1000,
             compress=False,
-            max_msg_size=self._settings.max_frame_bytes * TOO_LARGE,
+            max_msg_size=self._settings.max_frame_bytes * OVERLOAD,
             decode_text=False,
             protocols=chosen_protocol(request),
         )
