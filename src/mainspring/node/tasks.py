@@ -110,6 +110,7 @@ class NodeLane(Member):
 
     __slots__ = (
         "_arrived",
+        "_joined",
         "_over",
         "_told",
         "group",
@@ -136,6 +137,7 @@ class NodeLane(Member):
         self.on_lost: Callable[[Any], None] | None = None
         self._arrived: deque[LeasedTask] = deque()
         self._told = False
+        self._joined = False
         self._over: asyncio.Future[MainspringError] = asyncio.get_running_loop().create_future()
 
     def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
@@ -171,6 +173,7 @@ class NodeLane(Member):
         if unstored:
             await bus.groups.store(self.group)
         self.settlement = Settlement(bus, self.port.log, self.port.runtime, self.group, self)
+        self._joined = True
         self.group.join(self)
         bus.delivery.wake(self.group)
 
@@ -179,7 +182,8 @@ class NodeLane(Member):
 
     async def close(self) -> None:
         if not self.gone and not self._over.done():
-            self.group.leave(self, self.port.bus.clock.now_ms())
+            if self._joined:
+                self.group.leave(self, self.port.bus.clock.now_ms())
             resolve(self._over, MainspringError("the node stops"))
 
 
