@@ -17,7 +17,7 @@ import msgspec
 from mainspring import App, Effect, Event, Fail, Sleep, WaitSignal, resume
 from mainspring.client import Client, New
 from mainspring.log import Append
-from mainspring.testing.simulation import Rest, Scenario, Step, operation
+from mainspring.testing.simulation import PlannedStep, Rest, Scenario, operation
 
 T = TypeVar("T")
 KEYS = ("a", "b", "c")
@@ -144,31 +144,31 @@ class Promises(Scenario):
         client.consume("work", received, group="outside", concurrency=2, retry_delay=0.1, from_="beginning")
 
     @operation(weight=4)
-    async def publish(self, client: Client, step: Step) -> None:
+    async def publish(self, client: Client, step: PlannedStep) -> None:
         kind = step.random.choice(("plain", "plain", "flaky", "poison", "run"))
         await client.publish("work", {"kind": kind}, id=step.id, key=step.random.choice((None, "k")))
         self.sent.add(step.id)
 
     @operation
-    async def publish_twice(self, client: Client, step: Step) -> None:
+    async def publish_twice(self, client: Client, step: PlannedStep) -> None:
         """Two senders of one id, as after a crash of the first."""
         await asyncio.gather(*(client.publish("work", {"kind": "plain"}, id=step.id) for _ in range(2)))
         self.sent.add(step.id)
 
     @operation
-    async def publish_many(self, client: Client, step: Step) -> None:
+    async def publish_many(self, client: Client, step: PlannedStep) -> None:
         ids = [f"{step.id}.{n}" for n in range(step.random.randint(2, 12))]
         await client.publish_many("work", [New({"kind": "plain"}, id=id) for id in ids])
         self.sent.update(ids)
 
     @operation
-    async def publish_over_http(self, client: Client, step: Step) -> None:
+    async def publish_over_http(self, client: Client, step: PlannedStep) -> None:
         event = {"id": step.id, "payload": {"kind": "plain"}}
         await self._insist(client, lambda: client.http.call("POST", "/topics/work/events", event))
         self.sent.add(step.id)
 
     @operation(weight=2)
-    async def publish_keyed(self, client: Client, step: Step) -> None:
+    async def publish_keyed(self, client: Client, step: PlannedStep) -> None:
         key = f"{step.random.choice(KEYS)}{step.client}"
         async with self.keyed[key]:
             for _ in range(3):
@@ -176,22 +176,22 @@ class Promises(Scenario):
                 await client.publish("keyed", {"n": self.last_number[key]}, key=key)
 
     @operation
-    async def publish_later(self, client: Client, step: Step) -> None:
+    async def publish_later(self, client: Client, step: PlannedStep) -> None:
         await client.publish("later", {}, id=step.id, delay=step.random.choice((0.01, 0.5, 3)))
         self.later.add(step.id)
 
     @operation(weight=2)
-    async def command(self, client: Client, step: Step) -> None:
+    async def command(self, client: Client, step: PlannedStep) -> None:
         self.replies[step.id] = await self._insist(
             client, lambda: client.command("Order.Place", {"id": step.id}, id=step.id, timeout=10)
         )
 
     @operation
-    async def query(self, client: Client, step: Step) -> None:
+    async def query(self, client: Client, step: PlannedStep) -> None:
         assert await client.query("Stock.Count", timeout=5) == 3
 
     @operation(weight=2)
-    async def run(self, client: Client, step: Step) -> None:
+    async def run(self, client: Client, step: PlannedStep) -> None:
         waits = step.random.random() < 0.5
         await self._insist(client, lambda: client.start_run("job", step.id, waits, id=step.id))
         self.runs.add(step.id)
@@ -200,7 +200,7 @@ class Promises(Scenario):
         await self._insist(client, lambda: client.outcome(step.id))
 
     @operation
-    async def task(self, client: Client, step: Step) -> None:
+    async def task(self, client: Client, step: PlannedStep) -> None:
         if step.client not in self.apps:
             self.apps[step.client] = self.program()
             self.apps[step.client].use(client)
@@ -208,11 +208,11 @@ class Promises(Scenario):
         self.tasks.add(step.id)
 
     @operation
-    async def pulse(self, client: Client, step: Step) -> None:
+    async def pulse(self, client: Client, step: PlannedStep) -> None:
         await client.publish("pulses", {}, id=step.id)
 
     @operation
-    async def remember(self, client: Client, step: Step) -> None:
+    async def remember(self, client: Client, step: PlannedStep) -> None:
         key = f"/m/{step.id}"
         await client.command("Memory.Set", {"key": key, "value": "one"}, timeout=10)
         self.memory[key] = ["one", "two"]
@@ -220,13 +220,13 @@ class Promises(Scenario):
         self.memory[key] = ["two"]
 
     @operation
-    async def hold(self, client: Client, step: Step) -> None:
+    async def hold(self, client: Client, step: PlannedStep) -> None:
         """Take events as a member of the group outside, and never acknowledge them."""
         if step.client:  # the other one consumes
             client.subscribe("work", group="outside", max_inflight=2)
 
     @operation
-    async def redrive(self, client: Client, step: Step) -> None:
+    async def redrive(self, client: Client, step: PlannedStep) -> None:
         await client.redrive("work")
 
     # -- what must be true

@@ -12,8 +12,6 @@ from mainspring.log import DamagedEvent, Log, LogUnavailable, StoredEvent
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
-logger: logging.Logger = logging.getLogger("mainspring.bus")
-
 PAGE = 256
 RETRY_S = 1.0  # between two tries to read what cannot be read now
 PAGE_BYTES = 1 << 20

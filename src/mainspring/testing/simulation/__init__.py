@@ -12,19 +12,19 @@
 
 from __future__ import annotations
 
-from mainspring.testing.simulation.explorer import Failure, Report, explore, shorten
+from mainspring.testing.simulation.explorer import Exploration, FailingSeed, explore, shorten
 from mainspring.testing.simulation.faults import KINDS
-from mainspring.testing.simulation.runner import Rest, Result, run
-from mainspring.testing.simulation.scenario import Scenario, Step, operation
+from mainspring.testing.simulation.runner import Rest, SeedResult, run
+from mainspring.testing.simulation.scenario import PlannedStep, Scenario, operation
 
 __all__ = [
     "KINDS",
-    "Failure",
-    "Report",
+    "Exploration",
+    "FailingSeed",
+    "PlannedStep",
     "Rest",
-    "Result",
     "Scenario",
-    "Step",
+    "SeedResult",
     "explore",
     "operation",
     "run",

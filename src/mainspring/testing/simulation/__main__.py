@@ -7,7 +7,7 @@ import os
 import sys
 
 from mainspring.import_path import find_object
-from mainspring.testing.simulation import Report, explore, run
+from mainspring.testing.simulation import Exploration, Scenario, explore, run
 
 
 def main() -> int:
@@ -21,6 +21,8 @@ def main() -> int:
     parser.add_argument("--steps", help="of that run only these steps of its plan: 2,5,9, or none")
     asked = parser.parse_args()
     scenario = find_object(asked.scenario)
+    if not (isinstance(scenario, type) and issubclass(scenario, Scenario)):
+        parser.error(f"{asked.scenario} is not a Scenario")
     if asked.seed is not None:
         steps = None if asked.steps is None else [int(each) for each in asked.steps.split(",") if each != "none"]
         result = run(scenario, asked.seed, steps)
@@ -33,7 +35,7 @@ def main() -> int:
     return bool(report.failures)
 
 
-def _show(report: Report) -> None:
+def _show(report: Exploration) -> None:
     if report.seeds % 500 == 0:
         print(str(report).partition("\n")[0], file=sys.stderr, flush=True)
 

@@ -46,7 +46,7 @@ from mainspring.log import (
 )
 from mainspring.log.engines.sqlite import SqliteWriter
 from mainspring.testing.simulation.network import Network
-from mainspring.testing.simulation.processes import MS, Process, Timeline
+from mainspring.testing.simulation.processes import MS, SimulatedProcess, Timeline
 
 PATIENCE_MS: Final = 3_000  # a commit that the server has not answered by then is in doubt
 SERVER: Final = "log server"  # its name as a host
@@ -56,11 +56,11 @@ _DURABLE: Final = Durability(True, "simulated: an acknowledgement is on the simu
 class Storage(Protocol):
     """What a machine keeps its log on, over the lives of its node."""
 
-    def engine(self, process: Process) -> Engine:
+    def engine(self, process: SimulatedProcess) -> Engine:
         """The engine of one life."""
         ...
 
-    def process_ended(self, process: Process) -> None:
+    def process_ended(self, process: SimulatedProcess) -> None:
         """That life is over, at whatever it was doing."""
 
     def heal(self) -> None:
@@ -81,13 +81,15 @@ class Disk:
         self.met = met
         self._timeline = timeline
         self._until: dict[str, int] = {}
+        self.refuses_commits: Callable[[], bool] = lambda: self.has("failing") and self.random.random() < 0.6
+        self.refuses_reads: Callable[[], bool] = lambda: self.has("failing") and self.random.random() < 0.3
         self._engine: DiskEngine | None = None
 
-    def engine(self, process: Process) -> Engine:
+    def engine(self, process: SimulatedProcess) -> Engine:
         self._engine = DiskEngine(self)
         return self._engine
 
-    def process_ended(self, process: Process) -> None:
+    def process_ended(self, process: SimulatedProcess) -> None:
         batches, self.unsynced = self.unsynced, []
         if self._engine is not None and self._engine.under_way:
             batches = self._engine.under_way
@@ -145,7 +147,7 @@ class DiskEngine(ReadThrough):
         if disk.has("full"):
             disk.met["commit refused: full"] += 1
             return [LogUnavailable("the disk is full", remedy="free some space")] * len(batches)
-        if disk.has("failing") and disk.random.random() < 0.6:
+        if disk.refuses_commits():
             disk.met["commit refused: error"] += 1
             disk.unsynced = list(batches)
             return [LogUnavailable("the disk reported an error", remedy="check the disk")] * len(batches)
@@ -155,7 +157,7 @@ class DiskEngine(ReadThrough):
     async def read(
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int = 4 << 20
     ) -> list[StoredEvent]:
-        if self._disk.has("failing") and self._disk.random.random() < 0.3:
+        if self._disk.refuses_reads():
             self._disk.met["read refused: error"] += 1
             raise LogUnavailable("the disk reported an error", remedy="check the disk")
         return self._sound(await self._disk.state.read(topic, partition, start, limit, max_bytes), topic, partition)
@@ -197,12 +199,12 @@ class LogServer:
         self.random: random.Random = random.Random(seed)
         self.met = met
 
-    def engine(self, process: Process) -> Engine:
+    def engine(self, process: SimulatedProcess) -> Engine:
         engine = ServedEngine(self, process)
         self.shared.engines.append(engine)
         return engine
 
-    def process_ended(self, process: Process) -> None:
+    def process_ended(self, process: SimulatedProcess) -> None:
         for engine in self.shared.engines:
             if isinstance(engine, ServedEngine) and engine.process is process:
                 self.shared.engines.remove(engine)
@@ -233,7 +235,7 @@ class ServedEngine(SharedMemoryEngine):
 
     name = "simulated server"
 
-    def __init__(self, server: LogServer, process: Process) -> None:
+    def __init__(self, server: LogServer, process: SimulatedProcess) -> None:
         super().__init__(server.shared)
         self.process = process
         self.under_way: list[Batch] = []
@@ -302,13 +304,13 @@ class SqliteDisk(Disk):
         self._folder = folder
         self._engines: list[SqliteOnDisk] = []
 
-    def engine(self, process: Process) -> Engine:
+    def engine(self, process: SimulatedProcess) -> Engine:
         folder = self._folder / str(len(self._engines))
         folder.mkdir(parents=True, exist_ok=True)
         self._engines.append(SqliteOnDisk(self, folder / "log.sqlite3"))
         return self._engines[-1]
 
-    def process_ended(self, process: Process) -> None:
+    def process_ended(self, process: SimulatedProcess) -> None:
         engine = self._engines[-1]
         synced = engine.write_ahead_log().stat().st_size if engine.write_ahead_log().exists() else 0
         if engine.under_way and self.random.random() < 0.7:
@@ -381,7 +383,7 @@ class _WriterInPlace(SqliteWriter):
         if disk.has("full"):
             disk.met["commit refused: full"] += 1
             raise _error(13, "database or disk is full")
-        if disk.has("failing") and disk.random.random() < 0.6:
+        if disk.refuses_commits():
             disk.met["commit refused: error"] += 1
             raise _error(10, "disk I/O error")
         super()._store(plan, also)

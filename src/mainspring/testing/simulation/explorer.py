@@ -15,17 +15,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from multiprocessing import get_context
 
-from mainspring.testing.simulation.runner import Result, run
+from mainspring.testing.simulation.runner import SeedResult, run
 from mainspring.testing.simulation.scenario import Scenario
 
 
 @dataclass
-class Failure:
+class FailingSeed:
     """A run that fails. `prefix`: how many of its first steps it takes; `result` is of those that are needed."""
 
     seed: int
     prefix: int
-    result: Result
+    result: SeedResult
     command: str
 
     def __str__(self) -> str:
@@ -36,13 +36,13 @@ class Failure:
 
 
 @dataclass
-class Report:
+class Exploration:
     """What came of many seeds."""
 
     seeds: int = 0
     seconds: float = 0.0
     met: Counter[str] = field(default_factory=Counter)
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailingSeed] = field(default_factory=list)
 
     def __str__(self) -> str:
         pace = self.seeds / self.seconds if self.seconds else 0.0
@@ -57,10 +57,10 @@ def explore(
     *,
     jobs: int = 1,
     most_failures: int = 3,
-    progress: Callable[[Report], object] = lambda _: None,
-) -> Report:
+    progress: Callable[[Exploration], object] = lambda _: None,
+) -> Exploration:
     """Run the seeds, in so many processes; ends early after `most_failures`."""
-    report, began = Report(), time.perf_counter()
+    report, began = Exploration(), time.perf_counter()
     work = [(scenario, seed) for seed in seeds]
     with ExitStack() as stack:
         results: Iterable[tuple[int, Counter[str], bool]] = map(_try, work)
@@ -85,7 +85,7 @@ def _try(job: tuple[type[Scenario], int]) -> tuple[int, Counter[str], bool]:
     return result.seed, result.met, bool(result.broken)
 
 
-def shorten(scenario: type[Scenario], seed: int) -> Failure:
+def shorten(scenario: type[Scenario], seed: int) -> FailingSeed:
     """The shortest prefix of the plan that fails, without the steps of it that do not matter."""
     numbers = [step.number for step in run(scenario, seed).steps]
     prefix = next((n for n in range(len(numbers)) if run(scenario, seed, numbers[:n]).broken), len(numbers))
@@ -94,7 +94,7 @@ def shorten(scenario: type[Scenario], seed: int) -> Failure:
         fewer = [each for each in needed if each != number]
         if run(scenario, seed, fewer).broken:
             needed = fewer
-    return Failure(seed, prefix, run(scenario, seed, needed), command_for(scenario, seed, needed))
+    return FailingSeed(seed, prefix, run(scenario, seed, needed), command_for(scenario, seed, needed))
 
 
 def command_for(scenario: type[Scenario], seed: int, steps: Sequence[int] | None = None) -> str:

@@ -11,108 +11,108 @@ from collections.abc import Callable
 from typing import Final
 
 from mainspring.testing.simulation.disk import SERVER, Disk
-from mainspring.testing.simulation.machines import Cluster, Machine
+from mainspring.testing.simulation.machines import NodeMachine, System
 
-Strike = Callable[[Cluster, random.Random], str]  # does it; says what was done, empty if there was nothing to do it to
-
-
-def _machine(cluster: Cluster, source: random.Random) -> Machine:
-    return source.choice(cluster.machines)
+Strike = Callable[[System, random.Random], str]  # does it; says what was done, empty if there was nothing to do it to
 
 
-def kill(cluster: Cluster, source: random.Random) -> str:
-    machine, down = _machine(cluster, source), source.choice((0, 50, 500, 5_000))
+def _machine(system: System, source: random.Random) -> NodeMachine:
+    return source.choice(system.machines)
+
+
+def kill(system: System, source: random.Random) -> str:
+    machine, down = _machine(system, source), source.choice((0, 50, 500, 5_000))
     if not machine.is_up:
         return ""
     machine.kill(down)
     return f"{machine.name} is killed, for {down} ms"
 
 
-def power_cut(cluster: Cluster, source: random.Random) -> str:
-    machine, down = _machine(cluster, source), source.choice((200, 2_000, 8_000))
+def power_cut(system: System, source: random.Random) -> str:
+    machine, down = _machine(system, source), source.choice((200, 2_000, 8_000))
     if not machine.is_up:
         return ""
     machine.kill(down, silently=True)
     return f"{machine.name} has no power, for {down} ms"
 
 
-def restart(cluster: Cluster, source: random.Random) -> str:
-    machine = _machine(cluster, source)
+def restart(system: System, source: random.Random) -> str:
+    machine = _machine(system, source)
     if not machine.is_ready:
         return ""
     machine.stop(source.choice((0, 100, 3_000)))
     return f"{machine.name} is stopped in order and started again"
 
 
-def stall(cluster: Cluster, source: random.Random) -> str:
-    machine, ms = _machine(cluster, source), source.choice((30, 300, 2_500, 6_000))
+def stall(system: System, source: random.Random) -> str:
+    machine, ms = _machine(system, source), source.choice((30, 300, 2_500, 6_000))
     if machine.process is None:
         return ""
     machine.process.stall(ms)
     return f"{machine.name} stalls for {ms} ms"
 
 
-def client_stall(cluster: Cluster, source: random.Random) -> str:
-    process, ms = source.choice(cluster.clients), source.choice((300, 2_500, 6_000))
+def client_stall(system: System, source: random.Random) -> str:
+    process, ms = source.choice(system.clients), source.choice((300, 2_500, 6_000))
     process.stall(ms)
     return f"{process.host} stalls for {ms} ms"
 
 
-def partition(cluster: Cluster, source: random.Random) -> str:
-    return _cut(cluster, source, [process.host for process in cluster.clients])
+def partition(system: System, source: random.Random) -> str:
+    return _cut(system, source, [process.host for process in system.clients])
 
 
-def log_out_of_reach(cluster: Cluster, source: random.Random) -> str:
-    return _cut(cluster, source, [SERVER])
+def log_out_of_reach(system: System, source: random.Random) -> str:
+    return _cut(system, source, [SERVER])
 
 
-def _cut(cluster: Cluster, source: random.Random, others: list[str]) -> str:
-    here, there, ms = _machine(cluster, source).name, source.choice(others), source.choice((20, 1_000, 4_000, 9_000))
+def _cut(system: System, source: random.Random, others: list[str]) -> str:
+    here, there, ms = _machine(system, source).name, source.choice(others), source.choice((20, 1_000, 4_000, 9_000))
     ways = source.choice((((here, there), (there, here)), ((here, there),), ((there, here),)))
     for way in ways:
-        cluster.network.cut(*way, ms)
+        system.network.cut(*way, ms)
     return f"nothing gets {' and '.join(f'from {one} to {other}' for one, other in ways)} for {ms} ms"
 
 
-def slow_network(cluster: Cluster, source: random.Random) -> str:
-    host, ms = _machine(cluster, source).name, source.choice((200, 2_000))
-    cluster.network.slow(host, ms)
+def slow_network(system: System, source: random.Random) -> str:
+    host, ms = _machine(system, source).name, source.choice((200, 2_000))
+    system.network.slow(host, ms)
     return f"the network of {host} is slow for {ms} ms"
 
 
-def reset(cluster: Cluster, source: random.Random) -> str:
-    end = cluster.network.pick(source)
+def reset(system: System, source: random.Random) -> str:
+    end = system.network.pick(source)
     if end is None:
         return ""
     end.reset()
     return f"a connection of {end.process.host} breaks"
 
 
-def half_open(cluster: Cluster, source: random.Random) -> str:
-    end = cluster.network.pick(source)
+def half_open(system: System, source: random.Random) -> str:
+    end = system.network.pick(source)
     if end is None:
         return ""
     end.go_silent()
     return f"a connection of {end.process.host} is half-open"
 
 
-def slow_reader(cluster: Cluster, source: random.Random) -> str:
-    end, ms = cluster.network.pick(source), source.choice((300, 3_000))
+def slow_reader(system: System, source: random.Random) -> str:
+    end, ms = system.network.pick(source), source.choice((300, 3_000))
     if end is None:
         return ""
     (end if source.random() < 0.7 else end.peer).read_nothing(ms)
     return f"an end of a connection of {end.process.host} reads nothing for {ms} ms"
 
 
-def clock_jump(cluster: Cluster, source: random.Random) -> str:
-    machine, ms = _machine(cluster, source), source.choice((-5_000, 700, 60_000))
+def clock_jump(system: System, source: random.Random) -> str:
+    machine, ms = _machine(system, source), source.choice((-5_000, 700, 60_000))
     machine.set_clock(ms)
     return f"the clock of {machine.name} jumps by {ms} ms"
 
 
 def _disk_trouble(kind: str) -> Strike:
-    def strike(cluster: Cluster, source: random.Random) -> str:
-        storage, ms = _machine(cluster, source).storage, source.choice((5, 100, 1_500))
+    def strike(system: System, source: random.Random) -> str:
+        storage, ms = _machine(system, source).storage, source.choice((5, 100, 1_500))
         if not isinstance(storage, Disk):
             return ""
         storage.trouble(kind, ms)
@@ -121,9 +121,9 @@ def _disk_trouble(kind: str) -> Strike:
     return strike
 
 
-def flip(cluster: Cluster, source: random.Random) -> str:
-    storage = _machine(cluster, source).storage
-    confirmed = sorted(cluster.ledger.confirmed)
+def flip(system: System, source: random.Random) -> str:
+    storage = _machine(system, source).storage
+    confirmed = sorted(system.ledger.confirmed)
     if not isinstance(storage, Disk) or not confirmed:
         return ""
     place = source.choice(confirmed)

@@ -23,18 +23,19 @@ from mainspring.client import Client, NodeHttp, Options, Place
 from mainspring.errors import MainspringError
 from mainspring.message import counted_ids
 from mainspring.node import Core, Node, web_runner
+from mainspring.server import Connections
 from mainspring.settings import Settings
 from mainspring.testing import seeds
 from mainspring.testing.simulation.disk import Storage
 from mainspring.testing.simulation.ledger import Ledger
 from mainspring.testing.simulation.network import Network
-from mainspring.testing.simulation.processes import Process, Timeline
+from mainspring.testing.simulation.processes import SimulatedProcess, Timeline
 
 START_AGAIN_MS: Final = 1_000
 LEASE_MS: Final = 3_000
 
 
-class SimulatedNode(Node):
+class SystemNode(Node):
     """A node whose clock, engine, ids and network are given."""
 
     def __init__(self, settings: Settings, app: App, **parts: Any) -> None:
@@ -46,7 +47,9 @@ class SimulatedNode(Node):
     async def _adapt(self) -> list[str]:
         self._in_background(self._watch_clock())
         tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
-        runner = web_runner(self, tokens, self._new_id)
+        connections = Connections(self.settings)
+        self._in_background(connections.watch())
+        runner = web_runner(self, tokens, self._new_id, connections=connections)
         await self._undo_later(runner.setup, runner.cleanup)
         self.site: web.TCPSite = web.TCPSite(runner, self.settings.host, self.settings.port)
         await self.site.start()
@@ -56,17 +59,17 @@ class SimulatedNode(Node):
         await self.site.stop()
 
 
-class Machine:
+class NodeMachine:
     """One host with a disk, and the node that runs on it."""
 
-    def __init__(self, system: Cluster, name: str, storage: Storage) -> None:
+    def __init__(self, system: System, name: str, storage: Storage) -> None:
         self.name = name
         self.storage = storage
         self.shift_ms: int = 0  # by how much its time of day is wrong
         self.lives: int = 0
         self.booted_ms: list[int] = []
-        self.process: Process | None = None
-        self.node: SimulatedNode | None = None
+        self.process: SimulatedProcess | None = None
+        self.node: SystemNode | None = None
         self._system = system
         self._stopping = False
 
@@ -90,7 +93,7 @@ class Machine:
         source = random.Random(f"{system.seed}/{life}")
         self.process = process = system.new_process(self.name, source, self.shift_ms)
         system.network.machine_is_back(self.name)
-        node = SimulatedNode(
+        node = SystemNode(
             system.settings(self.name),
             system.program(life),
             clock=process.clock,
@@ -102,7 +105,7 @@ class Machine:
         node.on_shutdown(lambda: self._system.timeline.after(0, lambda: self.stop(START_AGAIN_MS, process)))
         process.spawn(self._boot(node, process))
 
-    async def _boot(self, node: SimulatedNode, process: Process) -> None:
+    async def _boot(self, node: SystemNode, process: SimulatedProcess) -> None:
         try:
             await node.boot()
         except MainspringError as error:
@@ -120,7 +123,7 @@ class Machine:
             self._end(silently=silently)
             self._system.timeline.after(down_ms, self.boot)
 
-    def stop(self, down_ms: float, process: Process | None = None) -> None:
+    def stop(self, down_ms: float, process: SimulatedProcess | None = None) -> None:
         """Stop it in order, then start it again."""
         if self.process is None or self.node is None or self._stopping or process not in (None, self.process):
             return
@@ -128,7 +131,7 @@ class Machine:
         stopping, draining = self.process, self.process.spawn(self.node.drain())
         draining.add_done_callback(lambda done: self._system.timeline.after(0, lambda: self._ended(stopping, down_ms)))
 
-    def _ended(self, process: Process, down_ms: float) -> None:
+    def _ended(self, process: SimulatedProcess, down_ms: float) -> None:
         if process is self.process:
             self._end(silently=False)
             self._system.timeline.after(down_ms, self.boot)
@@ -148,7 +151,7 @@ class Machine:
             self.process.clock.shift_wall(ms)
 
 
-class Cluster:
+class System:
     """The machines, the clients, the network between them, and what was observed."""
 
     def __init__(self, seed: str, program: Callable[[str], App], **settings: Any) -> None:
@@ -158,9 +161,9 @@ class Cluster:
         self.ledger: Ledger = Ledger()
         self.met: Counter[str] = Counter()  # the faults that happened, by kind
         self.trace: list[str] = []
-        self.machines: list[Machine] = []
-        self.clients: list[Process] = []
-        self.processes: list[Process] = []
+        self.machines: list[NodeMachine] = []
+        self.clients: list[SimulatedProcess] = []
+        self.processes: list[SimulatedProcess] = []
         self.program = program
         self._settings = settings
         memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a disk that is never really synced
@@ -172,12 +175,12 @@ class Cluster:
         self.trace.append(f"{self.timeline.now_ns / 1e6:12.3f} {text}")
 
     def add(self, name: str, storage: Storage) -> None:
-        self.machines.append(Machine(self, name, storage))
+        self.machines.append(NodeMachine(self, name, storage))
 
-    def new_process(self, host: str, source: random.Random, shift_ms: int = 0) -> Process:
+    def new_process(self, host: str, source: random.Random, shift_ms: int = 0) -> SimulatedProcess:
         """Its monotonic clock begins anywhere, as that of a machine does."""
         start_ms = source.randrange(1, 10**9)
-        process = Process(self.timeline, self.network, host, start_ms=start_ms, shift_ms=shift_ms)
+        process = SimulatedProcess(self.timeline, self.network, host, start_ms=start_ms, shift_ms=shift_ms)
         self.processes.append(process)
         return process
 
@@ -186,7 +189,7 @@ class Cluster:
         source = random.Random(f"{self.seed}/{name}")
         process = self.new_process(name, source)
         self.clients.append(process)
-        return SimulatedClient(
+        return SystemClient(
             self.ledger,
             tuple(f"ws://{machine.name}:7070" for machine in self.machines),
             None,
@@ -229,7 +232,7 @@ class Cluster:
         self._folder.cleanup()
 
 
-class SimulatedClient(Client):
+class SystemClient(Client):
     """A client whose HTTP goes over the simulated network, too, and who writes down what it is told."""
 
     def __init__(self, ledger: Ledger, *arguments: Any, **named: Any) -> None:
@@ -244,7 +247,7 @@ class SimulatedClient(Client):
         setattr(self.conversation, "received", observed)  # noqa: B010 - mypy: a method cannot be assigned
 
     def _new_http(self, token: str | None) -> NodeHttp:
-        return SimulatedHttp(self.url, token)
+        return SystemHttp(self.url, token)
 
     async def _publish(self, topic: str, id: str, *rest: Any) -> Place:
         place = await super()._publish(topic, id, *rest)
@@ -252,7 +255,7 @@ class SimulatedClient(Client):
         return place
 
 
-class SimulatedHttp(NodeHttp):
+class SystemHttp(NodeHttp):
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(connector=_Connector("-"))

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from mainspring.testing.simulation.processes import MS, Process, Timeline
+from mainspring.testing.simulation.processes import MS, SimulatedProcess, Timeline
 
 Factory = Callable[[], Any]
 Connected = asyncio.Future[tuple["End", Any]]
@@ -35,7 +35,7 @@ class Network:
     def __init__(self, timeline: Timeline, seed: str) -> None:
         self._timeline = timeline
         self._random = random.Random(seed)
-        self._servers: dict[str, Server] = {}
+        self._servers: dict[str, SimulatedServer] = {}
         self._cut_until: dict[tuple[str, str], int] = {}  # from a host to another
         self._slow_until: dict[str, int] = {}
         self.open: list[End] = []  # the ends of those who connected
@@ -43,18 +43,18 @@ class Network:
 
     # -- for event loops
 
-    def listen(self, process: Process, host: str, factory: Factory) -> Server:
+    def listen(self, process: SimulatedProcess, host: str, factory: Factory) -> SimulatedServer:
         if host in self._servers and self._servers[host].process.alive:
             raise OSError(98, f"{host} is in use")
-        self._servers[host] = server = Server(self, process, host, factory)
+        self._servers[host] = server = SimulatedServer(self, process, host, factory)
         return server
 
-    async def connect(self, process: Process, host: str, factory: Factory) -> tuple[End, Any]:
+    async def connect(self, process: SimulatedProcess, host: str, factory: Factory) -> tuple[End, Any]:
         waiter: asyncio.Future[tuple[End, Any]] = process.loop.create_future()
         self._carry(process.host, host, lambda: self._arrive(process, host, factory, waiter))
         return await waiter
 
-    def _arrive(self, process: Process, host: str, factory: Factory, waiter: Connected) -> None:
+    def _arrive(self, process: SimulatedProcess, host: str, factory: Factory, waiter: Connected) -> None:
         """At the host that was asked. A machine that is down says nothing; one without a server refuses."""
         server = self._servers.get(host)
         if server is None or not server.process.alive or server.closed:
@@ -103,7 +103,7 @@ class Network:
         source, target = end.peer.process.host, end.process.host
         self._carry(source, target, lambda: end.process.do(end.lose, error))
 
-    def wait_for(self, process: Process, action: Callable[[], object]) -> None:
+    def wait_for(self, process: SimulatedProcess, action: Callable[[], object]) -> None:
         self._timeline.at(process.stalled_until_ns, action)
 
     def count(self, piece: bytes) -> None:
@@ -114,7 +114,7 @@ class Network:
     def later(self, ms: float, action: Callable[[], object]) -> None:
         self._timeline.after(ms, action)
 
-    def is_stalled(self, process: Process) -> bool:
+    def is_stalled(self, process: SimulatedProcess) -> bool:
         return process.stalled_until_ns > self._timeline.now_ns
 
     # -- what goes wrong
@@ -136,7 +136,7 @@ class Network:
         self.open = [end for end in self.open if not end.gone]
         return source.choice(self.open) if self.open else None
 
-    def end_process(self, process: Process, *, silently: bool) -> None:
+    def end_process(self, process: SimulatedProcess, *, silently: bool) -> None:
         """A process is gone: its peers are told, or not, if the machine went with it."""
         for end in [each for one in self.open for each in (one, one.peer) if each.process is process]:
             end.gone = end.peer.lost = True
@@ -164,10 +164,10 @@ def _connected(waiter: Connected, mine: End, factory: Factory) -> None:
     waiter.set_result((mine, protocol))
 
 
-class Server:
-    """What listens on a host; as much of `asyncio.Server` as programs use."""
+class SimulatedServer:
+    """What listens on a host; as much of `asyncio.SimulatedServer` as programs use."""
 
-    def __init__(self, network: Network, process: Process, host: str, factory: Factory) -> None:
+    def __init__(self, network: Network, process: SimulatedProcess, host: str, factory: Factory) -> None:
         self.process, self.host = process, host
         self.closed: bool = False
         self._factory = factory
@@ -185,14 +185,14 @@ class Server:
         return self.host, 7070
 
     @property
-    def sockets(self) -> list[Server]:
+    def sockets(self) -> list[SimulatedServer]:
         return [self]
 
 
 class End(asyncio.Transport):
     """One end of a connection."""
 
-    def __init__(self, network: Network, process: Process) -> None:
+    def __init__(self, network: Network, process: SimulatedProcess) -> None:
         super().__init__()
         self.process = process
         self.peer: End = self

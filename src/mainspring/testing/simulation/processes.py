@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MS: Final = 1_000_000  # in nanoseconds
+NEVER: Final = sys.maxsize
 START_MS: Final = 1_767_225_600_000  # 1 January 2026, 00:00 UTC
 
 
@@ -36,7 +37,7 @@ class Timeline:
 
     def __init__(self, seed: str) -> None:
         self.now_ns: int = 0
-        self.processes: list[Process] = []
+        self.processes: list[SimulatedProcess] = []
         self.troubles: list[str] = []  # what no process expected: errors that nobody caught
         self.turns = 0
         self._order = random.Random(seed)
@@ -82,7 +83,7 @@ class Timeline:
                 process.turn()
 
 
-class Process:
+class SimulatedProcess:
     """One process on a host. `shift_ms` is by how much the host's time of day is wrong."""
 
     def __init__(self, timeline: Timeline, network: Network, host: str, *, start_ms: int, shift_ms: int = 0) -> None:
@@ -142,9 +143,9 @@ class Process:
 
     # -- for the timeline
 
-    def next_ns(self) -> float:
+    def next_ns(self) -> int:
         """When it could do something."""
-        return float("inf") if self._due_ns is None else max(self._due_ns, self._stalled_ns)
+        return NEVER if self._due_ns is None else max(self._due_ns, self._stalled_ns)
 
     def turn(self) -> None:
         """Let everything happen that can happen now."""
@@ -164,7 +165,7 @@ class Process:
 class SimulatedEventLoop(VirtualEventLoop):
     """An event loop whose connections are those of the simulated network."""
 
-    def __init__(self, process: Process, network: Network) -> None:
+    def __init__(self, process: SimulatedProcess, network: Network) -> None:
         super().__init__(process.clock)
         self._process = process
         self._network = network
@@ -181,10 +182,10 @@ class SimulatedEventLoop(VirtualEventLoop):
         self._resting = False
         before, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
-        sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)
+        sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)  # type: ignore[attr-defined]
         try:
             while not self._resting:
-                self._run_once()
+                self._run_once()  # type: ignore[attr-defined]
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(before)
@@ -197,7 +198,7 @@ class SimulatedEventLoop(VirtualEventLoop):
         if timeout_s is None or timeout_s > 0:
             self.due_ns = None if timeout_s is None else self.clock.now_ns() + max(1, round(timeout_s * 1e9))
             self._resting = True
-        elif not self._ready:
+        elif not self._ready:  # type: ignore[attr-defined]
             self._pass_instant()
         return []
 

@@ -24,9 +24,9 @@ from mainspring.errors import Fail, MainspringError
 from mainspring.testing.simulation.disk import Disk, LogServer, SqliteDisk
 from mainspring.testing.simulation.faults import KINDS
 from mainspring.testing.simulation.ledger import Ledger
-from mainspring.testing.simulation.machines import Cluster, Machine, SimulatedNode
-from mainspring.testing.simulation.processes import Process
-from mainspring.testing.simulation.scenario import Scenario, Step
+from mainspring.testing.simulation.machines import NodeMachine, System, SystemNode
+from mainspring.testing.simulation.processes import SimulatedProcess
+from mainspring.testing.simulation.scenario import PlannedStep, Scenario
 from mainspring.testing.world import SeenEvent, stored_events
 
 T = TypeVar("T")
@@ -37,61 +37,61 @@ CALL_MS: Final = 60_000
 
 
 @dataclass
-class Result:
+class SeedResult:
     """What one run came to. `broken` are promises that were not kept; `digest` is of everything that happened."""
 
     seed: int
     broken: list[str]
-    steps: list[Step]
+    steps: list[PlannedStep]
     met: Counter[str]
     trace: list[str]
     digest: str
 
 
-def run(scenario: type[Scenario], seed: int, steps: Sequence[int] | None = None) -> Result:
+def run(scenario: type[Scenario], seed: int, steps: Sequence[int] | None = None) -> SeedResult:
     """One run; with `steps`, only these of its plan."""
     with _quiet():
-        running = Run(scenario(), seed, steps)
+        running = ScenarioRun(scenario(), seed, steps)
         try:
             running.go()
         finally:
-            running.cluster.close()
+            running.system.close()
         return running.result()
 
 
-class Run:
+class ScenarioRun:
     """One run of a scenario."""
 
     def __init__(self, scenario: Scenario, seed: int, chosen: Sequence[int] | None) -> None:
         self.scenario = scenario
         self.seed = seed
         planned = scenario.plan(seed)
-        self.steps: list[Step] = [step for step in planned if chosen is None or step.number in chosen]
-        self.cluster: Cluster = Cluster(str(seed), self._program, **scenario.settings)
-        self.ledger: Ledger = self.cluster.ledger
+        self.steps: list[PlannedStep] = [step for step in planned if chosen is None or step.number in chosen]
+        self.system: System = System(str(seed), self._program, **scenario.settings)
+        self.ledger: Ledger = self.system.ledger
         self._doing: list[asyncio.Task[None]] = []
         self._clients: list[Client] = []
         self._add_machines(scenario.node_count(seed))
 
     def _add_machines(self, count: int) -> None:
-        cluster, seed = self.cluster, self.seed
+        system, seed = self.system, self.seed
         if count == 1:
-            cluster.add("node-1", self._disk())
+            system.add("node-1", self._disk())
             return
-        server = LogServer(cluster.timeline, cluster.network, f"{seed}/server", cluster.met)
+        server = LogServer(system.timeline, system.network, f"{seed}/server", system.met)
         for number in range(count):
-            cluster.add(f"node-{number + 1}", server)
+            system.add(f"node-{number + 1}", server)
 
     def _disk(self) -> Disk:
         """Mostly a simulated one; for some seeds the real engine on a file."""
-        cluster, seed = self.cluster, f"{self.seed}/disk"
+        system, seed = self.system, f"{self.seed}/disk"
         if self.scenario.uses_sqlite(self.seed):
-            return SqliteDisk(cluster.timeline, seed, cluster.met, cluster.folder)
-        return Disk(cluster.timeline, seed, cluster.met)
+            return SqliteDisk(system.timeline, seed, system.met, system.folder)
+        return Disk(system.timeline, seed, system.met)
 
     def _program(self, life: str) -> App:
         """The scenario's app; every call of a consumer is written down."""
-        app, ledger, note = self.scenario.program(), self.ledger, self.cluster.note
+        app, ledger, note = self.scenario.program(), self.ledger, self.system.note
         most = {each.group: each.retries.max_attempts for each in app.consumers}
 
         @app.middleware
@@ -112,39 +112,39 @@ class Run:
     # -- the run
 
     def go(self) -> None:
-        cluster, timeline = self.cluster, self.cluster.timeline
-        for machine in cluster.machines:
+        system, timeline = self.system, self.system.timeline
+        for machine in system.machines:
             machine.boot()
         for number in range(self.scenario.clients):
-            self._clients.append(cluster.client(f"client-{number + 1}"))
-        if not timeline.run(lambda: all(machine.is_ready for machine in cluster.machines), BOOT_MS):
-            self.ledger.breaks(f"the nodes did not boot: {cluster.trace[-3:]}")
+            self._clients.append(system.client(f"client-{number + 1}"))
+        if not timeline.run(lambda: all(machine.is_ready for machine in system.machines), BOOT_MS):
+            self.ledger.breaks(f"the nodes did not boot: {system.trace[-3:]}")
             return
-        for process, client in zip(cluster.clients, self._clients, strict=True):
+        for process, client in zip(system.clients, self._clients, strict=True):
             self._call(process, client.__aenter__())
-        self._call(cluster.clients[0], self.scenario.start(self._clients[0]))
+        self._call(system.clients[0], self.scenario.start(self._clients[0]))
         for step in self.steps:
             timeline.after(step.at_ms, lambda step=step: self._take(step))  # type: ignore[misc]
         timeline.pass_ms(self.scenario.seconds * 1_000)
-        cluster.heal()
-        cluster.note("the faults are over")
+        system.heal()
+        system.note("the faults are over")
         if self._comes_to_rest():
             end = Rest(self)
             self._call(self._process(), self._compare(end))
             self._call(self._process(), self.scenario.check(end))
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: PlannedStep) -> None:
         if not step.is_fault:
-            process, client = self.cluster.clients[step.client], self._clients[step.client]
+            process, client = self.system.clients[step.client], self._clients[step.client]
             self._doing.append(process.spawn(self._operate(step, client)))
             return
-        done = KINDS[step.name](self.cluster, step.random)
+        done = KINDS[step.name](self.system, step.random)
         if done:
-            self.cluster.met[step.name] += 1
-            self.cluster.note(f"fault {step.number}: {done}")
+            self.system.met[step.name] += 1
+            self.system.note(f"fault {step.number}: {done}")
 
-    async def _operate(self, step: Step, client: Client) -> None:
-        note = self.cluster.note
+    async def _operate(self, step: PlannedStep, client: Client) -> None:
+        note = self.system.note
         note(f"step {step.number}: client {step.client} begins {step.name}")
         try:
             await getattr(self.scenario, step.name)(client, step)
@@ -158,19 +158,19 @@ class Run:
     # -- the end
 
     def _comes_to_rest(self) -> bool:
-        limit_ms = self.cluster.timeline.now_ms + self.scenario.rest_seconds * 1_000
+        limit_ms = self.system.timeline.now_ms + self.scenario.rest_seconds * 1_000
         while True:
             left = self._left()
             if not left:
                 return True
-            if self.cluster.timeline.now_ms > limit_ms:
+            if self.system.timeline.now_ms > limit_ms:
                 self.ledger.breaks(f"within {self.scenario.rest_seconds:g} s after the last fault, still: {left}")
                 return False
-            self.cluster.timeline.pass_ms(LOOK_MS)
+            self.system.timeline.pass_ms(LOOK_MS)
 
     def _left(self) -> str:
         """What is left to do, in words."""
-        machines = self.cluster.machines
+        machines = self.system.machines
         if not all(machine.is_ready for machine in machines):
             return "a node is not ready"
         if undone := [step for step, task in zip(self._operations(), self._doing, strict=True) if not task.done()]:
@@ -182,11 +182,11 @@ class Run:
                 return f"{machine.name}: {left}"
         return "" if self._call(self._process(), self.scenario.at_rest(Rest(self))) else "the scenario is not at rest"
 
-    def _operations(self) -> list[Step]:
+    def _operations(self) -> list[PlannedStep]:
         return [step for step in self.steps if not step.is_fault]
 
-    def _process(self) -> Process:
-        process = self.cluster.machines[0].process
+    def _process(self) -> SimulatedProcess:
+        process = self.system.machines[0].process
         assert process is not None
         return process
 
@@ -198,27 +198,27 @@ class Run:
             heads = {bounds.partition: bounds.head for bounds in await log.bounds(topic)}
             self.ledger.compare(topic, views, heads, end.damaged)
 
-    def _call(self, process: Process, work: Coroutine[Any, Any, T]) -> T | None:
+    def _call(self, process: SimulatedProcess, work: Coroutine[Any, Any, T]) -> T | None:
         """Have this done in a process, while time passes."""
         task = process.spawn(work)
-        if not self.cluster.timeline.run(task.done, CALL_MS):
-            self.ledger.breaks(f"{work.__qualname__} did not end")
+        if not self.system.timeline.run(task.done, CALL_MS):
+            self.ledger.breaks(f"{getattr(work, '__qualname__', work)} did not end")
             return None
         try:
             return task.result()
         except Exception as error:
-            self.ledger.breaks(f"{work.__qualname__} raised {type(error).__name__}: {error}")
+            self.ledger.breaks(f"{getattr(work, '__qualname__', work)} raised {type(error).__name__}: {error}")
             return None
 
-    def result(self) -> Result:
-        cluster = self.cluster
-        cluster.note(f"{cluster.timeline.turns} turns, {cluster.network.checksum}")
-        broken = [*self.ledger.broken, *cluster.timeline.troubles]
-        digest = hashlib.sha256("\n".join([*cluster.trace, *broken]).encode()).hexdigest()
-        return Result(self.seed, broken, self.steps, cluster.met, cluster.trace, digest)
+    def result(self) -> SeedResult:
+        system = self.system
+        system.note(f"{system.timeline.turns} turns, {system.network.checksum}")
+        broken = [*self.ledger.broken, *system.timeline.troubles]
+        digest = hashlib.sha256("\n".join([*system.trace, *broken]).encode()).hexdigest()
+        return SeedResult(self.seed, broken, self.steps, system.met, system.trace, digest)
 
 
-async def _left_at(node: SimulatedNode) -> str:
+async def _left_at(node: SystemNode) -> str:
     for info in node.bus.groups.infos():
         lag = sum(each.lag for each in info.partitions.values())
         if lag and not info.topic.startswith("schedules."):
@@ -232,16 +232,16 @@ async def _left_at(node: SimulatedNode) -> str:
 class Rest:
     """The system when everything has come to rest, as `Scenario.check` sees it."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: ScenarioRun) -> None:
         self._run = run
         self.faults: frozenset[str] = frozenset(step.name for step in run.steps if step.is_fault)
 
     @property
-    def machines(self) -> list[Machine]:
-        return self._run.cluster.machines
+    def machines(self) -> list[NodeMachine]:
+        return self._run.system.machines
 
     @property
-    def nodes(self) -> list[SimulatedNode]:
+    def nodes(self) -> list[SystemNode]:
         return [machine.node for machine in self.machines if machine.node is not None]
 
     @property

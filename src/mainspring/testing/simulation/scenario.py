@@ -5,7 +5,7 @@
             return shop_app()
 
         @operation
-        async def order(self, client: Client, step: Step) -> None:
+        async def order(self, client: Client, step: PlannedStep) -> None:
             await client.publish("orders", {"id": step.id}, id=step.id)
             self.placed.add(step.id)
 
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
-class Step:
+class PlannedStep:
     """One thing that a run does: an operation of a client, or a fault. `random` is its own, from the seed."""
 
     number: int
@@ -106,7 +106,7 @@ class Scenario:
         """Whether a run of one node has the real SQLite engine on its disk; else one of the simulation's own."""
         return random.Random(f"{seed}/sqlite").random() < self.sqlite
 
-    def plan(self, seed: int) -> list[Step]:
+    def plan(self, seed: int) -> list[PlannedStep]:
         """What a run with this seed does, in order: operations, and faults of a few kinds."""
         source = random.Random(f"{seed}/plan")
         weights = {name: getattr(getattr(type(self), name), "__operation_weight__", 0) for name in dir(type(self))}
@@ -119,6 +119,6 @@ class Scenario:
             count = source.choice(self.faults)
             wanted += [(source.uniform(0, self.seconds), source.choice(kinds), True) for _ in range(count)]
         return [
-            Step(number, int(at * 1_000), name, is_fault, source.randrange(self.clients), str(seed))
+            PlannedStep(number, int(at * 1_000), name, is_fault, source.randrange(self.clients), str(seed))
             for number, (at, name, is_fault) in enumerate(sorted(wanted))
         ]

@@ -1,0 +1,141 @@
+"""What the simulator has found, each as the story that shows it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from mainspring import App, Event
+from mainspring.client import CannotConnect, Client
+from mainspring.testing.simulation import PlannedStep, Rest, Scenario, operation
+from mainspring.testing.simulation.disk import Disk
+from mainspring.testing.simulation.runner import ScenarioRun
+
+
+class Story(Scenario):
+    """One node on a disk of its own; what breaks is said by the test."""
+
+    nodes: ClassVar = (1,)
+    clients: ClassVar = 1
+    kinds: ClassVar = ()
+    operations: ClassVar = 1
+    sqlite: ClassVar = 0.0
+    settings: ClassVar = {"ack_timeout_ms": 2_000}
+
+    def __init__(self) -> None:
+        self.seen: list[Any] = []
+
+
+def told(story: type[Story], prepare: Callable[[ScenarioRun, Disk], None]) -> ScenarioRun:
+    """Run it with the faults that `prepare` plans, and with its operation after 100 ms."""
+    running = ScenarioRun(story(), 1, None)
+    disk = running.system.machines[0].storage
+    assert isinstance(disk, Disk)
+    prepare(running, disk)
+    try:
+        running.go()
+    finally:
+        running.system.close()
+    return running
+
+
+class Working(Story):
+    def program(self) -> App:
+        app = App("story")
+
+        @app.consumer("work", group="workers", backoff="10ms")
+        async def work(event: Event[Any]) -> None:
+            self.seen.append(event.attempt)
+            await asyncio.sleep(0.2)
+            event.publish("done", {}, id=f"done-{event.attempt}")
+
+        return app
+
+    @operation
+    async def publish(self, client: Client, step: PlannedStep) -> None:
+        await client.publish("work", {}, id="one")
+
+
+def test_an_attempt_whose_lease_was_lost_in_a_stall_does_not_refuse_the_next_attempt() -> None:
+    def full_then_stalled(running: ScenarioRun, disk: Disk) -> None:
+        def strike() -> None:  # the attempt is done and waits for the disk; then the lease ends
+            disk.trouble("full", 3_000)
+            assert running.system.machines[0].process is not None
+            running.system.machines[0].process.stall(4_000)
+
+        def look() -> None:
+            if running.scenario.seen:  # type: ignore[attr-defined]
+                running.system.timeline.after(205, strike)
+            else:
+                running.system.timeline.after(1, look)
+
+        running.system.timeline.after(1, look)
+
+    running = told(Working, full_then_stalled)
+    assert not running.ledger.broken
+    assert running.scenario.seen in ([1], [1, 2])  # type: ignore[attr-defined]
+
+
+class Counting(Story):
+    def program(self) -> App:
+        app = App("story")
+        app.beats_from("pulses")
+
+        @app.enzyme("/topics/pulses", match="prefix")
+        def count(signal: str, target: str, stage: Any) -> None:
+            stage.add("/count", 1)
+
+        return app
+
+    @operation
+    async def publish(self, client: Client, step: PlannedStep) -> None:
+        await client.publish("pulses", {}, id="one")
+
+    async def at_rest(self, end: Rest) -> bool:
+        return await end.nodes[0].heartbeat.aread("/count") == 1
+
+
+def test_beats_go_on_with_a_topic_that_could_not_be_read_for_a_while() -> None:
+    def unreadable(running: ScenarioRun, disk: Disk) -> None:
+        disk.refuses_reads = lambda: disk.has("failing")
+        disk.refuses_commits = lambda: False
+        running.system.timeline.after(20, lambda: disk.trouble("failing", 8_000))
+
+    assert not told(Counting, unreadable).ledger.broken
+
+
+class Asking(Story):
+    def program(self) -> App:
+        app = App("story")
+
+        @app.query("Stock.Count")
+        async def count(data: Any, ctx: Any) -> int:
+            self.seen.append("asked")
+            await asyncio.sleep(0.5)
+            return 3
+
+        return app
+
+    @operation
+    async def ask(self, client: Client, step: PlannedStep) -> None:
+        try:
+            await client.query("Stock.Count", timeout=5)
+        except CannotConnect:
+            self.seen.append("no answer")
+
+
+def test_a_question_whose_answer_is_lost_ends_with_its_timeout() -> None:
+    def half_open(running: ScenarioRun, disk: Disk) -> None:
+        def look() -> None:
+            if not running.scenario.seen:  # type: ignore[attr-defined]
+                running.system.timeline.after(1, look)
+                return
+            for end in running.system.network.open:
+                end.go_silent()
+
+        running.system.timeline.after(1, look)
+
+    running = told(Asking, half_open)
+    assert not running.ledger.broken
+    assert running.scenario.seen == ["asked", "no answer"]  # type: ignore[attr-defined]
