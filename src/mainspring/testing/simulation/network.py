@@ -207,10 +207,18 @@ class End(asyncio.Transport):
         self._behind: deque[Callable[[], None]] = deque()  # what waits for the peer to read
         self._paused = False
         self._closing = False
+        self._early: list[Callable[[], None]] | None = []  # what arrives before the program knows of the connection
 
     def begin(self, protocol: Any) -> None:
+        """As asyncio does it: the program learns of the connection first, and of what arrives a turn later."""
         self._protocol = protocol
         protocol.connection_made(self)
+        self.process.do(self._begun)
+
+    def _begun(self) -> None:
+        early, self._early = self._early or [], None
+        for arrival in early:
+            arrival()
 
     # -- asyncio's side
 
@@ -249,11 +257,15 @@ class End(asyncio.Transport):
             self.process.do(self._drained)
 
     def _receive(self, piece: bytes) -> None:
-        if not self.gone:
+        if self._early is not None:
+            self._early.append(lambda: self._receive(piece))
+        elif not self.gone:
             self._protocol.data_received(piece)
 
     def _at_end(self) -> None:
-        if not self.gone and (self._protocol is None or not self._protocol.eof_received()):
+        if self._early is not None:
+            self._early.append(self._at_end)
+        elif not self.gone and not self._protocol.eof_received():
             self.close()
 
     def _drained(self) -> None:
@@ -282,7 +294,9 @@ class End(asyncio.Transport):
 
     def lose(self, error: Exception | None) -> None:
         """It is over, and its program is told."""
-        if not self.gone:
+        if self._early is not None and self._protocol is not None:
+            self._early.append(lambda: self.lose(error))
+        elif not self.gone:
             self.gone = self._closing = True
             if self._protocol is not None:
                 self._protocol.connection_lost(error)
