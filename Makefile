@@ -8,6 +8,7 @@
 #   make pages   write the reference pages that are made from the code
 #   make crash   kill nodes under load a thousand times, and look for anything lost
 #   make mutants break the code on purpose, one fault at a time, and see that the tests notice
+#   make simulate  run the whole system under simulated faults with SEEDS seeds (500), on virtual time
 #   make chaos   break servers and nodes for an hour, and check what they promised
 #   make clean   remove what these commands made (./data stays)
 
@@ -21,10 +22,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long crash mutants chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long crash mutants simulate chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -12
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -13
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -70,6 +71,11 @@ crash: prepare
 # Deliberate faults, one at a time in a copy of the tree; each must be caught by a test of `make test`.
 mutants: prepare
 	$(BIN)/python -m tools.mutants $(ARGS)
+
+# The whole system under simulated faults, for each of SEEDS (500, or 1000:2000); the tests run 500. JOBS processes.
+simulate: $(DEV)
+	$(BIN)/python -m mainspring.testing.simulation tests.simulated.system.promises:Promises \
+	  --seeds $${SEEDS:-500} --jobs $${JOBS:-2}
 
 # Rounds of faults on real servers: an hour on each engine unless CHAOS_SECONDS and CHAOS_ROUNDS say otherwise.
 chaos: prepare

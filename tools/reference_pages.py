@@ -25,6 +25,7 @@ MODULES: Final = (
     "mainspring",
     "mainspring.app",
     "mainspring.testing",
+    "mainspring.testing.simulation",
     "mainspring.client",
     "mainspring.tasks",
     "mainspring.outbox",

@@ -1,4 +1,7 @@
-"""Testing programs: the whole app on virtual time, in memory, from a seed. See `simulate`; with sockets, `serving`."""
+"""Testing programs: the whole app on virtual time, in memory, from a seed. See `simulate`; with sockets, `serving`.
+
+Under faults: `mainspring.testing.simulation`.
+"""
 
 from __future__ import annotations
 

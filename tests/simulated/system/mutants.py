@@ -11,9 +11,7 @@ import msgspec
 from mainspring.bus.groups import dead_letters, group, position
 from mainspring.bus.publishing import publisher
 from mainspring.bus.schedules import schedules
-from mainspring.cluster import membership
 from mainspring.log import Append, Batch, Log
-from mainspring.node import settlement
 
 Mutant = Callable[[], Any]
 
@@ -98,27 +96,6 @@ def settles_without_the_letter() -> Any:
     return patched(dead_letters.DeadLetterWriter, "_submit", without)
 
 
-def acknowledges_apart_from_its_events() -> Any:
-    """A consumer's events are stored first, its acknowledgement in a commit of its own."""
-    add = settlement.add_prepared
-    commit = settlement.Settlement._commit
-
-    async def apart(self: Any, position: Any, queue: list[Any]) -> Any:
-        batch = Batch()
-        show = add(batch, [prepared for each in queue for prepared in each.together.events])
-        for each in queue:
-            each.together.events = []
-        if batch.operations:
-            show(await self._log.commit(batch))
-        return await commit(self, position, queue)
-
-    return patched(settlement.Settlement, "_commit", apart)
-
-
-def writes_without_its_lease() -> Any:
-    return patched(membership.Membership, "guard", lambda self, batch: None)
-
-
 def acknowledges_one_too_many() -> Any:
     ack = group.Group.ack
 
@@ -146,8 +123,6 @@ MUTANTS: tuple[Mutant, ...] = (
     stores_no_attempts,
     fires_in_two_commits,
     settles_without_the_letter,
-    acknowledges_apart_from_its_events,
-    writes_without_its_lease,
     acknowledges_one_too_many,
     one_attempt_more,
 )

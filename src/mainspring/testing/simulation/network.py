@@ -101,7 +101,7 @@ class Network:
     def tell(self, end: End, error: Exception | None) -> None:
         """Let this end learn, after a while, that its peer is gone."""
         source, target = end.peer.process.host, end.process.host
-        self._carry(source, target, lambda: end.process.do(end.lose, error))
+        self._carry(source, target, lambda: end.arrive(lambda: end.lose(error)))
 
     def wait_for(self, process: SimulatedProcess, action: Callable[[], object]) -> None:
         self._timeline.at(process.stalled_until_ns, action)
@@ -207,18 +207,25 @@ class End(asyncio.Transport):
         self._behind: deque[Callable[[], None]] = deque()  # what waits for the peer to read
         self._paused = False
         self._closing = False
-        self._early: list[Callable[[], None]] | None = []  # what arrives before the program knows of the connection
+        self._arrivals: deque[Callable[[], None]] = deque()
 
     def begin(self, protocol: Any) -> None:
-        """As asyncio does it: the program learns of the connection first, and of what arrives a turn later."""
+        """The program learns of the connection."""
         self._protocol = protocol
         protocol.connection_made(self)
-        self.process.do(self._begun)
+        if self._arrivals:
+            self.process.do(self._next_arrival)
 
-    def _begun(self) -> None:
-        early, self._early = self._early or [], None
-        for arrival in early:
-            arrival()
+    def arrive(self, what: Callable[[], None]) -> None:
+        """Something arrives from the peer: told one at a time, a turn of the loop each, as a selector tells them."""
+        self._arrivals.append(what)
+        if len(self._arrivals) == 1 and self._protocol is not None:
+            self.process.do(self._next_arrival)
+
+    def _next_arrival(self) -> None:
+        self._arrivals.popleft()()
+        if self._arrivals:
+            self.process.do(self._next_arrival)
 
     # -- asyncio's side
 
@@ -248,24 +255,20 @@ class End(asyncio.Transport):
 
     def _arrived(self, piece: bytes | None) -> None:
         if piece is None:
-            self.peer.process.do(self.peer._at_end)
+            self.peer.arrive(self.peer._at_end)
             return
         self._unread -= len(piece)
         self._network.count(piece)
-        self.peer.process.do(self.peer._receive, piece)
+        self.peer.arrive(lambda: self.peer._receive(piece))
         if self.get_write_buffer_size() <= LOW and (self._paused or self._closing):
             self.process.do(self._drained)
 
     def _receive(self, piece: bytes) -> None:
-        if self._early is not None:
-            self._early.append(lambda: self._receive(piece))
-        elif not self.gone:
+        if not self.gone:
             self._protocol.data_received(piece)
 
     def _at_end(self) -> None:
-        if self._early is not None:
-            self._early.append(self._at_end)
-        elif not self.gone and not self._protocol.eof_received():
+        if not self.gone and not self._protocol.eof_received():
             self.close()
 
     def _drained(self) -> None:
@@ -294,9 +297,7 @@ class End(asyncio.Transport):
 
     def lose(self, error: Exception | None) -> None:
         """It is over, and its program is told."""
-        if self._early is not None and self._protocol is not None:
-            self._early.append(lambda: self.lose(error))
-        elif not self.gone:
+        if not self.gone:
             self.gone = self._closing = True
             if self._protocol is not None:
                 self._protocol.connection_lost(error)
