@@ -238,10 +238,12 @@ class Rest:
 
     @property
     def machines(self) -> list[NodeMachine]:
+        """The machines that nodes run on, over all their lives."""
         return self._run.system.machines
 
     @property
     def nodes(self) -> list[SystemNode]:
+        """The nodes as they are now, for what this face does not offer."""
         return [machine.node for machine in self.machines if machine.node is not None]
 
     @property
