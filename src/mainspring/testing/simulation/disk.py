@@ -123,7 +123,7 @@ class Disk:
 class DiskEngine(ReadThrough):
     """The engine of one life on a disk."""
 
-    name = "simulated disk"
+    name: str = "simulated disk"
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(disk.state)
@@ -233,7 +233,7 @@ class LogServer:
 class ServedEngine(SharedMemoryEngine):
     """One life's connection to the server."""
 
-    name = "simulated server"
+    name: str = "simulated server"
 
     def __init__(self, server: LogServer, process: SimulatedProcess) -> None:
         super().__init__(server.shared)

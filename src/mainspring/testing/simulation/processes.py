@@ -39,7 +39,7 @@ class Timeline:
         self.now_ns: int = 0
         self.processes: list[SimulatedProcess] = []
         self.troubles: list[str] = []  # what no process expected: errors that nobody caught
-        self.turns = 0
+        self.turns: int = 0
         self._order = random.Random(seed)
         self._agenda: list[tuple[int, int, Callable[[], object]]] = []
         self._count = 0
