@@ -19,14 +19,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.bus.access.access import Action, Caller, origin_of
-from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscribed, TooLarge, Unavailable
+from mainspring.bus.access.access import Action, Caller, filter_replies, origin_of
+from mainspring.bus.errors import (
+    BusError,
+    Forbidden,
+    LimitReached,
+    NotSubscribed,
+    TooLarge,
+    Unavailable,
+    hidden_schedule,
+)
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import Gate, Member
 from mainspring.bus.protocol import (
     NOTHING,
     AckFrame,
     ExtendFrame,
+    Filter,
     FlowFrame,
     LeaseFrame,
     NackFrame,
@@ -60,6 +69,7 @@ logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 _to_json = msgspec.json.Encoder().encode
 
+NO_FILTER: Final = Filter()
 MOST_UNANSWERED: Final = 8_192  # requests without an answer before a connection is not read from
 MOST_UNANSWERED_BYTES: Final = 8 << 20
 
@@ -157,6 +167,8 @@ class Session:
             self._refuse(request, BusError("the node failed to handle this frame", remedy="see the node's log"))
 
     def _refuse(self, request: Request, error: BusError) -> None:
+        if isinstance(error, Forbidden):
+            self._bus.audit.refused("right_refused", self.caller, type_of(request), error.message)
         self._replies.reply(refusal_frame(request, error))
 
     def _is_undecided(self, request: Any, data: bytes) -> bool:
@@ -207,22 +219,26 @@ class Session:
     def _subscribe(self, frame: SubscribeFrame, size: int) -> None:
         if frame.start is not None:
             frame.start.checked()
-        topic = self._bus.topics.open(frame.topic)
-        self._bus.access.check_now(topic.config, "subscribe", self.caller, frame.group)
+        self._bus.access.check_now(self._bus.topics.config_of(frame.topic), "subscribe", self.caller, frame.group)
         if self._bus.admission.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
+        self._check_limit(frame)
+        topic = self._bus.topics.open(frame.topic)  # only now: what is refused leaves nothing behind
         self._reserve(frame)
         reply = self._replies.place()
         self._blocked = True
         self._bus.delivery.run(self._find_start(frame, topic, reply))
 
-    def _reserve(self, frame: SubscribeFrame) -> None:
-        limit, wanted = self._bus.settings.max_subscriptions, (frame.topic, frame.group)
-        if len(self._wanted) >= limit and wanted not in self._wanted:
+    def _check_limit(self, frame: SubscribeFrame) -> None:
+        limit = self._bus.settings.max_subscriptions
+        if len(self._wanted) >= limit and (frame.topic, frame.group) not in self._wanted:
             raise LimitReached(
                 f"a connection may hold {limit} subscriptions",
                 remedy="unsubscribe, use another connection, or raise max_subscriptions",
             )
+
+    def _reserve(self, frame: SubscribeFrame) -> None:
+        wanted = (frame.topic, frame.group)
         self._wanted.add(wanted)
         self._unanswered[wanted] = self._unanswered.get(wanted, 0) + 1
         if wanted in self._members:  # what a new start brings comes behind the OK
@@ -268,10 +284,14 @@ class Session:
 
     async def _confirm(self, frame: SubscribeFrame, group: Group, reply: PendingReply, unstored: bool) -> None:
         try:
+            if self.caller.is_proven:
+                await self._bus.groups.claim(group, self.caller)
             if unstored:
                 await self._bus.groups.store(group)
         except BusError as error:
             self._unreserve(frame)
+            if isinstance(error, Forbidden):
+                self._bus.audit.refused("right_refused", self.caller, "SUBSCRIBE", error.message)
             reply.frame = refusal_frame(frame, error)
         else:
             reply.frame = ok_frame(frame, topic=frame.topic, group=frame.group)
@@ -292,8 +312,8 @@ class Session:
         member.ack_each = frame.ack == "each"
         member.batch = min(frame.batch, settings.max_window)
         member.sticky = frame.sticky
-        wanted = frame.filter
-        member.filter = wanted if wanted is not None and (wanted.key is not None or wanted.header is not None) else None
+        wanted = filter_replies(self.caller, frame.topic, frame.filter)
+        member.filter = None if wanted == NO_FILTER else wanted
         if is_new:
             self._members[key] = (group, member)
             group.join(member)
@@ -331,10 +351,11 @@ class Session:
             if origin_of(name) != topic:
                 continue
             try:
-                config = self._bus.topics.open(name).config
+                config = self._bus.topics.config_of(name)
                 self._bus.access.check_now(config, "subscribe", self.caller, group)
             except Forbidden as error:
                 self._leave((name, group), self._bus.clock.now_ms())
+                self._bus.audit.did("subscription_ended", self.caller, group, topic=name)
                 self._replies.reply(error_frame(error, "", name, group))
             except BusError:
                 continue  # a checker that has not answered yet forbids nothing
@@ -376,8 +397,7 @@ class Session:
     # -- schedules
 
     def _schedule(self, frame: ScheduleFrame, size: int) -> None:
-        topic = self._bus.topics.open(frame.topic)
-        self._bus.access.check_now(topic.config, "publish", self.caller)
+        self._bus.access.check_now(self._bus.topics.config_of(frame.topic), "publish", self.caller)
         self._check_schedule(frame.name)
         schedule = Schedule(
             name=frame.name,
@@ -397,11 +417,19 @@ class Session:
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""
         schedule = self._bus.schedules.find(name)
-        if schedule is not None:
-            config = self._bus.topics.open(schedule.topic).config
+        if schedule is None:
+            return
+        config = self._bus.topics.config_of(schedule.topic)
+        try:
             self._bus.access.check_now(config, "publish", self.caller)
+        except Forbidden:
+            if self.caller.is_limited:  # do not tell which topic it is
+                raise hidden_schedule(name) from None
+            raise
 
     def _unschedule(self, frame: UnscheduleFrame, size: int) -> None:
+        if self._bus.schedules.find(frame.name) is None and self.caller.is_limited:
+            raise hidden_schedule(frame.name)
         self._check_schedule(frame.name)
         self._reply_later(frame, self._bus.schedules.delete(frame.name))
 

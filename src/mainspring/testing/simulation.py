@@ -70,11 +70,9 @@ class SimulatedNode(Core):
         """Serve WebSocket and HTTP as a node does."""
         from aiohttp import web  # only simulations with a client pay for a web server
 
-        from mainspring.bus.access import TokenSource
         from mainspring.node import web_runner
 
-        tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
-        runner = web_runner(self, tokens, self._new_id, heartbeat_ms=_DAY_MS)
+        runner = web_runner(self, self._new_id, heartbeat_ms=_DAY_MS)
         await self._undo_later(runner.setup, runner.cleanup)
         self._site = web.UnixSite(runner, path)
         await self._site.start()

@@ -97,6 +97,11 @@ class TopicRegistry:
             )
         return self._add(TopicConfig(topic=name), stored=False)
 
+    def discard(self, topic: Topic) -> None:
+        """Forget a topic that was opened for a request which was refused, unless somebody uses it by now."""
+        if not (topic.exists or topic.groups or topic.followers):
+            self._topics.pop(topic.name, None)
+
     def settings_after(self, change: bytes) -> TopicConfig:
         """A topic's settings as this JSON text changes them; what it does not mention stays. Raises BadFrame."""
         config = parse_topic(change)

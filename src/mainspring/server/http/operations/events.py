@@ -143,6 +143,7 @@ async def publish(call: Call) -> web.Response:
 
     Answers when what the body holds is durable.
     """
+    await call.check_publisher()
     body_type, headers, expect = _body_type(call), call.request.headers, None
     if body_type in _NDJSON_TYPES:
         return await _publish_batch(call, _lines(await call.body()))
@@ -358,6 +359,7 @@ async def read_event(call: Call) -> web.Response:
     """
     form = call.accepted_type((JSON, cloudevents.STRUCTURED))
     topic, partition, offset = call.topic, call.path_integer("partition"), call.path_integer("offset")
+    await call.check("subscribe")
     count = call.bus.topics.get(topic).config.partitions
     found = await call.bus.read(topic, partition, offset, 1, agent=call.caller) if partition < count else []
     if not found or found[0].offset != offset:
@@ -370,8 +372,8 @@ async def read_event(call: Call) -> web.Response:
 
 
 async def _range(call: Call, default_limit: int | None) -> Range:
-    count = call.bus.topics.get(call.topic).config.partitions
     await call.check("subscribe")
+    count = call.bus.topics.get(call.topic).config.partitions
     partition, limit = call.integer("partition"), call.integer("limit", least=1)
     if partition is not None and partition >= count:
         raise bad_query(f"The topic has the partitions 0 to {count - 1}.", "Ask for one of them, or for all.")
@@ -461,8 +463,8 @@ async def _pages(call: Call, wanted: Range) -> AsyncIterator[list[StoredEvent]]:
 )
 async def stream_events(call: Call) -> web.StreamResponse:
     """Events as they are published, as server-sent events."""
-    call.bus.topics.get(call.topic)  # raises UnknownTopic
     await call.check("subscribe")
+    call.bus.topics.get(call.topic)  # raises UnknownTopic
     seen = await _begin_stream(call)
     response = web.StreamResponse(
         headers={
