@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -91,6 +91,11 @@ class Call:
     def is_limited(self) -> bool:
         """Whether a token says that there is something the caller may not do."""
         return isinstance(self.caller, Caller) and self.caller.is_limited
+
+    @property
+    def visible_messages(self) -> Callable[[str, str], bool] | None:
+        """Says whether the caller may know of messages of a kind and type; None where it may know of all."""
+        return self.caller.may_see if isinstance(self.caller, Caller) and self.caller.is_limited else None
 
     def publisher(self, headers: Mapping[str, str] | None) -> Who:
         """Who publishes. While identities are only claimed, the event's own `agent_id` counts if nothing else does."""

@@ -172,5 +172,5 @@ async def list_messages(call: Call) -> dict[str, list[HeaderView]]:
     """Headers of the messages that passed lately, newest first."""
     limit = call.integer("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
     filters = {name: call.request.query.get(name, "") for name in ("text", "kind", "before")}
-    visible = call.caller.may_see if isinstance(call.caller, Caller) else None
-    return {"messages": Inspector(kernel_of(call)).messages(limit=limit, visible=visible, **filters)}
+    found = Inspector(kernel_of(call)).messages(limit=limit, visible=call.visible_messages, **filters)
+    return {"messages": found}

@@ -173,7 +173,8 @@ async def show_metrics(call: Call) -> web.Response:
     from mainspring.server.metrics import exposition
 
     visible = await call.readable({*call.bus.stats().by_topic, *(group.topic for group in call.bus.groups.infos())})
-    text, content_type = exposition(call.face.node, call.request.headers.get(hdrs.ACCEPT, ""), visible)
+    accept, named = call.request.headers.get(hdrs.ACCEPT, ""), call.visible_messages
+    text, content_type = exposition(call.face.node, accept, visible, named)
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
 
 
