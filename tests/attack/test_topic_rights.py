@@ -26,7 +26,7 @@ OPS, OPS_TOKEN = make_token("ops", "subscribe:orders.*", "group:billing")
 PUB, PUB_TOKEN = make_token("pub", "publish:orders.**")
 ROOT, ROOT_TOKEN = make_token("root", "admin")
 TOKENS = tuple(each.line() for each in (NONE_TOKEN, SUB_TOKEN, BILLING_TOKEN, OPS_TOKEN, PUB_TOKEN, ROOT_TOKEN))
-SCHEDULE = {"name": "often", "topic": "orders.often", "payload": 1, "every": 10}
+SCHEDULE = {"name": "often", "topic": "orders.often", "payload": 1, "every": 100}
 
 
 @pytest.fixture

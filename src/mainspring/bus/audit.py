@@ -99,6 +99,7 @@ class Audit:
         logger.log(level, "%s", " ".join(f"{name}={value!r}" for name, value in named if value and name != "count"))
 
     def note(self, action: str, topic: Topic, partition: int, offset: int, count: int, group: str = "") -> None:
+        """The bus decided something about `count` events of a partition, the last one at `offset`."""
         if not self._enabled or not topic.audited:
             return
         about = (action, topic.name, partition, group)
@@ -112,6 +113,7 @@ class Audit:
         self._noted[about] = [offset, count]
 
     def flush(self, _: None = None) -> None:
+        """Write what was collected."""
         noted, self._noted = self._noted, {}
         actions, self._actions = self._actions, {}
         if self._left_out and actions:

@@ -118,7 +118,9 @@ async def send_message(call: Call) -> web.Response:
     metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace)
     answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata), call.caller)
     _audit(call, wanted, answer)
-    return json_response(encode_line(answer)) if answer.kind == "reply" else problem_of(answer)
+    if answer.kind != "reply":
+        return problem_of(answer)
+    return json_response(kernel.blobs.hide_folder(encode_line(answer)))
 
 
 def _audit(call: Call, sent: MessageBody, answer: Message) -> None:
