@@ -32,6 +32,7 @@ from mainspring.errors import Fail
 from mainspring.kernel.errors import NotConfigured
 from mainspring.loop import Clock, Loop
 from mainspring.message import Ids
+from mainspring.private_files import make_private_folder, open_private
 
 DEFAULT_BLOB_TTL: Final = "1h"  # long enough to fetch, short enough not to fill a disk
 MAX_INLINE_BYTES: Final = 4096  # a `data` pointer holds little, the rest belongs in a file
@@ -117,13 +118,11 @@ class BlobStore:
 
     def store(self, blob: Blob, now_ms: int) -> BlobPointer:
         """Write the data; the file appears whole or not at all. Blocking."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path = (
-            self.folder.resolve() / f"{now_ms + blob.ttl_ms:015}-{self._ids()}-{secrets.token_hex(_SECRET_BYTES)}.blob"
-        )
+        make_private_folder(self.folder)
+        name = f"{now_ms + blob.ttl_ms:015}-{self._ids()}-{secrets.token_hex(_SECRET_BYTES)}.blob"
+        path = self.folder.resolve() / name
         partial = path.with_suffix(".partial")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with open(partial, "xb", opener=open_private) as file:
             file.write(blob.data)
         partial.rename(path)
         return BlobPointer(scheme="file", path=str(path))

@@ -51,7 +51,7 @@ from mainspring.bus.access.tokens import Scopes
 from mainspring.bus.errors import BusError, Forbidden, Unavailable
 from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.protocol import OF_AGENT, REPLIES, REPLY_FOR, Filter
-from mainspring.log import StoredEvent
+from mainspring.log import DamagedEvent, StoredEvent
 from mainspring.loop import Clock
 
 if TYPE_CHECKING:
@@ -163,12 +163,18 @@ def holds_replies(topic: str) -> bool:
     return origin_of(topic).endswith(REPLIES)
 
 
-def readable_events(caller: Who, topic: str, events: list[StoredEvent]) -> list[StoredEvent]:
+def readable_events(
+    caller: Who, topic: str, entries: list[StoredEvent | DamagedEvent]
+) -> list[StoredEvent | DamagedEvent]:
     """Those of a topic's events that the caller may read: no replies to others."""
     if not isinstance(caller, Caller) or not caller.is_limited or not holds_replies(topic):
-        return events
+        return entries
     agent = caller.agent or ""
-    return [each for each in events if not each.headers or is_reply_for(agent, _headers(each.headers).get(REPLY_FOR))]
+    return [each for each in entries if isinstance(each, DamagedEvent) or is_reply_for(agent, _reply_for(each))]
+
+
+def _reply_for(event: StoredEvent) -> str | None:
+    return _headers(event.headers).get(REPLY_FOR) if event.headers else None
 
 
 class VerifiedHeaders:
