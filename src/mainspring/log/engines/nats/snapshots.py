@@ -220,7 +220,7 @@ class StreamTrimmer:
     async def _drop(self) -> None:
         made = self._replica.state.snapshot
         assert made is not None
-        link = await self._connection.linked()
+        link = await self._connection.checked()
         if await drop_before(link, self._address, made):
             self._dropped = made.seq
         else:
@@ -236,7 +236,7 @@ class StreamTrimmer:
             made = await loop.run_in_executor(None, copy, self._replica.path, target)
             newest = self._replica.state.snapshot
             if newest is None or made.seq > newest.seq:
-                link = await self._connection.linked()
+                link = await self._connection.checked()
                 await upload(link, self._address, self._replicas, target, made)
                 noted = await self._sender.send(encoding.SNAPSHOT, encoding.encode(made))
                 await self._sender.outcome(noted)
