@@ -55,13 +55,14 @@ _CODES_OF_STATUS: Final = {
     "unknown_question unknown_program unknown_beat",
     405: "method_not_allowed",
     406: "not_acceptable",
+    408: "body_timeout",
     409: "not_executed conflict schema_incompatible already_subscribed run_conflict past_beat beat_running line_exists",
     413: "too_large",
     415: "unsupported_media_type",
     422: "bad_payload bad_schema schema_mismatch",
     429: "rate_limited",
-    500: "internal damaged",
-    503: "limit_reached unavailable log_unavailable in_doubt line_busy not_leading",
+    500: "internal damaged_event damaged_record log_damaged",
+    503: "limit_reached unavailable log_unavailable log_gone in_doubt line_busy not_leading",
 }
 
 

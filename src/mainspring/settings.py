@@ -89,7 +89,13 @@ class Settings:
     max_window: int = setting(10_000, "Largest window a subscription may have; more is cut.", unit="events", least=100)
     max_attempts: int = setting(5, "Deliveries before an event becomes a dead letter.", unit="deliveries", least=1)
     max_frame_bytes: int = setting(1 << 20, "Largest frame or event.", unit="bytes", least=1024)
+    max_key_bytes: int = setting(
+        4096, "Largest key of an event. Keys are kept in memory, compared and hashed.", unit="bytes", least=1
+    )
     max_topics: int = setting(100_000, "Topics a node keeps; creating more is refused.", unit="topics", least=1)
+    min_every_ms: int = setting(
+        100, "Shortest interval of a schedule made by a client; it goes on without its maker.", unit="ms", least=10
+    )
     dedupe_window_ms: int = setting(
         600_000, "How long a publish `id` is remembered, so that a second try is stored once.", unit="ms", least=0
     )
@@ -105,6 +111,30 @@ class Settings:
     tls_key: str = setting("", "PEM file with the certificate's key.")
     max_connections: int = setting(
         10_000, "WebSocket connections at one time; more are refused.", unit="connections", least=1
+    )
+    max_plain_connections: int = setting(
+        1_000,
+        "Connections beside the WebSockets. When there are more, one that has sent no request makes room.",
+        unit="connections",
+        least=1,
+    )
+    max_address_connections: int = setting(
+        1_000,
+        "Connections of one address, before any token is read. Not of this machine: a proxy may be there. 0: all.",
+        unit="connections",
+        least=0,
+    )
+    header_timeout_ms: int = setting(
+        10_000, "A connection that has sent no complete request by then only takes a place.", unit="ms", least=100
+    )
+    body_timeout_ms: int = setting(
+        60_000,
+        "The body of a request, or a WebSocket frame, that is not complete by then is given up.",
+        unit="ms",
+        least=100,
+    )
+    keep_alive_ms: int = setting(
+        60_000, "Time a connection may rest between two requests; longer than proxies wait.", unit="ms", least=1_000
     )
     max_subscriptions: int = setting(1_000, "Subscriptions one connection may hold.", unit="subscriptions", least=1)
     ping_interval_ms: int = setting(20_000, "A peer that answers no ping for this long is gone.", unit="ms", least=100)

@@ -84,6 +84,10 @@ class LeasedTask:
         return bytes(self.envelope.payload)
 
     @property
+    def ended(self) -> int:
+        return self.position.ends.get(self.offset, (0, 0))[0]
+
+    @property
     def is_held(self) -> bool:
         return self.offset in self.lane.held.get(self.partition, {})
 
@@ -110,6 +114,7 @@ class NodeLane(Member):
 
     __slots__ = (
         "_arrived",
+        "_joined",
         "_over",
         "_told",
         "group",
@@ -136,6 +141,7 @@ class NodeLane(Member):
         self.on_lost: Callable[[Any], None] | None = None
         self._arrived: deque[LeasedTask] = deque()
         self._told = False
+        self._joined = False
         self._over: asyncio.Future[MainspringError] = asyncio.get_running_loop().create_future()
 
     def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
@@ -171,6 +177,7 @@ class NodeLane(Member):
         if unstored:
             await bus.groups.store(self.group)
         self.settlement = Settlement(bus, self.port.log, self.port.runtime, self.group, self)
+        self._joined = True
         self.group.join(self)
         bus.delivery.wake(self.group)
 
@@ -179,7 +186,8 @@ class NodeLane(Member):
 
     async def close(self) -> None:
         if not self.gone and not self._over.done():
-            self.group.leave(self, self.port.bus.clock.now_ms())
+            if self._joined:
+                self.group.leave(self, self.port.bus.clock.now_ms())
             resolve(self._over, MainspringError("the node stops"))
 
 
@@ -203,7 +211,7 @@ class NodePort:
         self.new_id: Callable[[], str] = new_id
         self.random: Callable[[], float] = random
         self.caller: Callable[..., Any] | None = None  # how a simulation carries out the verbs of a test
-        self.store_attempt: Callable[[LeasedTask], Awaitable[bool]] | None = self._store_attempt
+        self.store_attempt: Callable[[LeasedTask], Awaitable[bool] | None] | None = self._store_attempt
         self._kernel = kernel
         self._publish = publish
         self._tasks = BackgroundTasks(logger, "tasks of the node")
@@ -257,19 +265,20 @@ class NodePort:
             place = (task.topic, task.group, task.partition, task.offset)
             task.span = begin_delivery(tracing.recorder, task.envelope, *place, task.attempt)
 
-    async def _store_attempt(self, task: LeasedTask) -> bool:
-        """After an unclean end: a task that ends the process must be counted."""
-        if not task.position.is_careful():
-            return True
-        return await task.lane.settlement.store_attempt(task.position, task.offset)
+    def _store_attempt(self, task: LeasedTask) -> Awaitable[bool] | None:
+        """After an unclean end, and when it comes again: a task that ends the process must be counted."""
+        may_end = task.attempt > 1 or task.offset < task.position.careful_until
+        if not may_end and not task.position.is_careful():
+            return None
+        return task.lane.settlement.store_attempt(task.position, task.offset)
+
+    def accept(self, event: LeasedTask) -> None:
+        event.end_span()
+        event.lane.settlement.ack(event.position, event.offset)
 
     def settle(self, event: LeasedTask, reports: Sequence[Report], then: Then) -> None:
         settlement = event.lane.settlement
         event.end_span()
-        if not reports:
-            settlement.ack(event.position, event.offset)
-            then(None)
-            return
         together = Together(events=[self._prepared(each) for each in reports])
 
         async def store() -> None:

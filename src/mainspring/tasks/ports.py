@@ -56,6 +56,12 @@ class Delivery(Protocol):
     def offset(self) -> int: ...
     @property
     def attempt(self) -> int: ...
+
+    @property
+    def ended(self) -> int:
+        """How often a process ended that had begun with it."""
+        ...
+
     @property
     def ts(self) -> int: ...
     @property
@@ -102,8 +108,10 @@ class TaskPort(Protocol):
 
     def wall_ms(self) -> int: ...
 
-    store_attempt: Callable[[Any], Awaitable[bool]] | None
-    """Called before a task begins, where the process that may end is the node itself; False: its lease was lost."""
+    store_attempt: Callable[[Any], Awaitable[bool] | None] | None
+    """Called before a task begins, so that it counts if it ends the process.
+
+    Gives what to wait for (False: its lease was lost), or None when nothing is to be stored."""
 
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
         """Carry out a verb for whoever asks: gives something to await, or, for a blocking client, the result."""
@@ -116,6 +124,9 @@ class TaskPort(Protocol):
     async def publish_many(self, topic: str, calls: Iterable[NewCall]) -> None: ...
 
     def subscribe(self, topic: str, group: str, window: int, *, sticky: bool) -> TaskLane: ...
+
+    def accept(self, event: Any) -> None:
+        """Acknowledge the task."""
 
     def settle(self, event: Any, reports: Sequence[Report], then: Then) -> None:
         """Store the reports, then acknowledge the task. `then` hears an error when that could not be done."""
@@ -162,7 +173,7 @@ class ClientPort:
         self.client = client
         self.new_id: Callable[[], str] = client.new_id
         self.random: Callable[[], float] = client.random
-        self.store_attempt: Callable[[Any], Awaitable[bool]] | None = None  # the node counts it when we are gone
+        self.store_attempt: Callable[[Any], Awaitable[bool] | None] | None = self._begin
 
     def wall_ms(self) -> int:
         return self.client.wall_ms()
@@ -214,19 +225,29 @@ class ClientPort:
         )
 
     def subscribe(self, topic: str, group: str, window: int, *, sticky: bool) -> TaskLane:
-        return self.client.subscribe(topic, group=group, from_="beginning", max_inflight=window, sticky=sticky)
+        return self.client.subscribe(
+            topic, group=group, from_="beginning", max_inflight=window, sticky=sticky, count_ends=True
+        )
+
+    def _begin(self, event: Any) -> Awaitable[bool] | None:
+        """Of a task with which a process ended, the node is told that this one begins with it."""
+        if not event.ended:
+            return None
+        event.begin()
+        return asyncio.sleep(0, True)  # then it is sent, also if the task ends the process at once
+
+    def accept(self, event: Any) -> None:
+        event.accept()
 
     def settle(self, event: Any, reports: Sequence[Report], then: Then) -> None:
-        if not reports:
-            event.accept()
-            then(None)
-            return
-
         def stored(error: MainspringError | None) -> None:
-            if error is None:
+            if error is not None:
+                then(error)
+            elif len(reports) > 1:
                 self.settle(event, reports[1:], then)
             else:
-                then(error)
+                event.accept()
+                then(None)
 
         self._put(reports[0], stored)
 

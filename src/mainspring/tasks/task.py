@@ -7,7 +7,7 @@ what the task knows about itself. A plain function runs in a thread, an `async d
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
@@ -20,7 +20,7 @@ from mainspring.backoff import Backoff
 from mainspring.data_types import USABLE, decoder_of, json_encoder
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
-from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, runs_in_thread
+from mainspring.loop import HandlerThreads, blocking_verb, runs_in_thread
 from mainspring.retries import Retries, retries_of
 from mainspring.tasks.errors import NotServed
 from mainspring.tasks.results import TaskHandle, TaskRecords
@@ -82,7 +82,6 @@ class TaskContext:
 
     def __init__(
         self,
-        *,
         id: str,
         name: str,
         attempt: int,
@@ -116,9 +115,13 @@ running_task: ContextVar[TaskContext] = ContextVar("mainspring task that runs no
 class TaskParameters:
     """The parameters of a function, and how stored arguments become theirs."""
 
-    def __init__(self, function: Callable[..., Any], name: str, hints: Mapping[str, Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, hints: Mapping[str, Any], others: Collection[str] = ()
+    ) -> None:
+        """`others` are parameters that are no arguments, because somebody else gives them."""
         self._name = name
-        signature = inspect.signature(function)
+        whole = inspect.signature(function)
+        signature = whole.replace(parameters=[each for each in whole.parameters.values() if each.name not in others])
         own = [each for each in signature.parameters.values() if hints.get(each.name) is TaskContext]
         if len(own) > 1 or any(each.kind is each.POSITIONAL_ONLY for each in own):
             raise BadTask(f"task {name!r} takes its TaskContext once, and not positional-only")
@@ -168,9 +171,10 @@ class TaskParameters:
             call = _decode_call(raw)
         except msgspec.ValidationError:
             call = Call([] if raw == b"null" and not self._by_place else [msgspec.Raw(raw)])
-        places, more = self._by_place, self._more
+        places = self._by_place
         try:
-            args = [(places[n] if n < len(places) else more)(value) for n, value in enumerate(call.args)]
+            args = [decode(value) for decode, value in zip(places, call.args, strict=False)]
+            args += [self._more(value) for value in call.args[len(places) :]]
             kwargs = {name: self._by_name.get(name, self._named)(value) for name, value in call.kwargs.items()}
         except msgspec.ValidationError as error:
             raise BadArguments(f"the arguments do not fit: {error}") from error
@@ -220,6 +224,7 @@ class Task(Generic[P, R]):
         name: str,
         *,
         hints: Mapping[str, Any],
+        others: Collection[str],
         topic: str | None,
         group: str | None,
         retries: Retries,
@@ -235,12 +240,15 @@ class Task(Generic[P, R]):
         self.topic: str = self.topics.normal
         self.group: str = group or registry.app
         self.retries = retries
+        self.timeout_s: float = (retries.timeout_ms or 0) / 1000  # 0: as long as it takes
         self.keep_result = keep_result
         self.concurrency = concurrency
         self.rate = rate
+        self.hints: Mapping[str, Any] = hints
         self.in_thread: bool = runs_in_thread(function)
+        self.called: Callable[..., Any] = function  # with its dependencies, once a worker has begun
         self.decode_result: Callable[[Any], Any] = _result_decoder(hints.get("return", Any))
-        self.parameters: TaskParameters = TaskParameters(function, name, hints)
+        self.parameters: TaskParameters = TaskParameters(function, name, hints, others)
         self._without_options: EnqueueOptions[P] = EnqueueOptions(self, {})
         self.__doc__ = function.__doc__
         self.__name__ = name
@@ -287,24 +295,33 @@ class Task(Generic[P, R]):
 
         return start(self, perform, self.parameters.encode(args, kwargs))
 
+    def leave_out(self, others: Collection[str]) -> None:
+        """These parameters are no arguments: somebody provides them."""
+        self.parameters = TaskParameters(self.function, self.name, self.hints, others)
+
+    def begin(self) -> None:
+        """Before it is called here. Raises when one of its dependencies is provided by nobody."""
+        if self.registry.bind is not None:
+            self.called = self.registry.bind(self)
+            self.in_thread = runs_in_thread(self.called)
+
     @property
     def own_headers(self) -> dict[str, str] | None:
         """The headers of a call without options: its name, where other tasks have the same topic."""
         return {NAME: self.name} if self.registry.shares_topic(self) else None
 
-    @identifies_work(lambda known: ("task", known["self"].name))
-    async def run(self, raw: bytes, context: TaskContext, threads: HandlerThreads) -> Any:
-        """Call the function with stored arguments. Raises BadArguments when they do not fit."""
+    def call(self, raw: bytes, context: TaskContext, threads: HandlerThreads) -> Awaitable[Any]:
+        """Begin to call the function with stored arguments. Raises BadArguments when their types do not fit."""
         args, kwargs = self.parameters.decode(raw, context)
-        function: Callable[..., Any] = partial(self.function, **kwargs) if kwargs else self.function
-        go = partial(threads.call, function, *args) if self.in_thread else partial(function, *args)
+        function = self.called
         around = self.registry.around
-        try:
-            return await (go() if around is None else around("task", self.name, (args, kwargs), context, go))
-        except TypeError as error:
-            if wrong := self.parameters.fit(raw, context):
-                raise BadArguments(f"the arguments do not fit: {wrong}") from error
-            raise
+        if around is None and not self.in_thread:
+            begun: Awaitable[Any] = function(*args, **kwargs)
+            return begun
+        if kwargs:
+            function = partial(function, **kwargs)
+        go = partial(threads.call, function, *args) if self.in_thread else partial(function, *args)
+        return go() if around is None else around("task", self.name, (args, kwargs), context, go)
 
 
 class EnqueueOptions(Generic[P]):
@@ -420,6 +437,7 @@ class TaskRegistry:
     def __init__(self, app: str) -> None:
         self.app = app
         self.around: Callable[..., Awaitable[Any]] | None = None  # the app's middleware
+        self.bind: Callable[[Task[..., Any]], Callable[..., Any]] | None = None  # gives a function its dependencies
         self._tasks: dict[str, Task[..., Any]] = {}
         self._topics: dict[str, int] = {}  # how many tasks have this topic
         self._port: TaskPort | None = None
