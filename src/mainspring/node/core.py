@@ -279,7 +279,9 @@ class Core:
         if isinstance(engine, FallibleEngine):
             engine.on_failure(self._must_end)
         required = settings.require_durable
-        self.durability = DurabilityWatch(self.log, self.loop, required=required, failed=self._must_end)
+        self.durability: DurabilityWatch = DurabilityWatch(
+            self.log, self.loop, required=required, failed=self._must_end
+        )
         await with_patience(self.durability.ask, self.loop, settings.wait_for_engine)
         if self.log.shared:
             watching = asyncio.create_task(self.durability.follow(), name="durability")

@@ -10,6 +10,7 @@ import asyncio
 import json
 from pathlib import Path
 
+from mainspring.client import NodeConnection
 from mainspring.log import Append, Batch, Log, Put, SqliteEngine, log_file
 from tests.support.in_process import mainspring
 from tests.support.serving import Serving
@@ -78,8 +79,8 @@ def test_what_only_the_kept_log_holds_is_published_again_once(tmp_path: Path) ->
                 "engine", "recover", str(lost), "--compare-with", str(home / "data"), "--url", url(node), "-y"
             ).stdout
             assert told.startswith("published")
-        ids = mainspring("tail", "orders", "--url", url(node), "--from", "beginning", "--count", "4", "--json").stdout
-        events = [json.loads(line) for line in ids.splitlines()]
+        with NodeConnection(url(node)) as connection:
+            events = connection.get("/topics/orders/events")["events"]
     assert [event["id"] for event in events] == ["a", "new", "lost-1", "lost-2"]
     assert events[2]["payload"] == {"id": "lost-1"}
     assert (events[2]["key"], events[2]["headers"]["h"]) == ("k", "v")

@@ -67,9 +67,9 @@ class History:
     """The digest at the last message applied, and at those shortly before. One thread moves it, others may look."""
 
     def __init__(self, seq: int = 0, mark: str = "", digest: bytes = b"") -> None:
-        self.seq = seq
-        self.mark = mark
-        self.digest = digest  # empty while it is not known
+        self.seq: int = seq
+        self.mark: str = mark
+        self.digest: bytes = digest  # empty while it is not known
         self._recent: dict[int, tuple[str, bytes]] = {seq: (mark, digest)} if seq else {}
 
     def after(self, messages: Sequence[tuple[StreamMessage, Sequence[Result]]]) -> list[tuple[int, str, bytes]]:
