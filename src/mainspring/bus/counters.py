@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -23,10 +23,10 @@ class BusCounters(msgspec.Struct, gc=False):
     inflight: int = 0
     connections: int = 0
 
-    def snapshot(self, topics: Iterable[Topic]) -> Stats:
+    def snapshot(self, topics: Iterable[Topic], refused: Mapping[str, int]) -> Stats:
         by_topic = {
             topic.name: TopicCount(topic.published, topic.delivered)
             for topic in topics
             if topic.published or topic.delivered
         }
-        return Stats(**msgspec.structs.asdict(self), by_topic=by_topic)
+        return Stats(**msgspec.structs.asdict(self), refused=dict(refused), by_topic=by_topic)

@@ -69,7 +69,7 @@ class TopicCount(msgspec.Struct, frozen=True, gc=False, rename={"published": "pu
 
 
 class Stats(msgspec.Struct, frozen=True, gc=False):
-    """Counters since the node started, and gauges of now."""
+    """Counters since the node started, and gauges of now. `refused` counts requests over a quota, by the quota."""
 
     published: int
     delivered: int
@@ -80,6 +80,7 @@ class Stats(msgspec.Struct, frozen=True, gc=False):
     expired: int
     inflight: int
     connections: int
+    refused: dict[str, int]
     by_topic: dict[str, TopicCount] = msgspec.field(name="byTopic")
 
 

@@ -23,6 +23,7 @@ from mainspring.bus.access.access import Action, Caller, origin_of
 from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscribed, TooLarge, Unavailable
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import Gate, Member
+from mainspring.bus.names import check_name
 from mainspring.bus.protocol import (
     NOTHING,
     AckFrame,
@@ -85,6 +86,7 @@ class Session:
         self._has_checker = bus.access.has_checker
         self._accept = bus.admission.accept
         self._submit = bus.publisher.submit
+        self._spend = caller.quota.spend
         self._bucket = bucket(settings.connection_rate, settings.connection_burst, bus.clock.now_ms())
 
     # -- the adapter's side
@@ -131,6 +133,8 @@ class Session:
         now = self._bus.clock.now_ms()
         for key in list(self._members):
             self._leave(key, now)
+        for key in list(self._wanted):
+            self._drop_wanted(key)
         self._replies.close()
         self._waiting_frames.clear()
         self._bus.closed_session(self)
@@ -191,17 +195,19 @@ class Session:
             claimed = named.pop() if len(named) == 1 else None
         else:
             claimed = (getattr(frame, "headers", None) or {}).get("agent_id")
-        return caller if claimed is None else Caller(claimed, sid=caller.sid)
+        return caller if claimed is None else Caller(claimed, sid=caller.sid, quota=caller.quota)
 
     def _publish(self, frame: PublishFrame, size: int) -> None:
         if frame.payload_sha256 is not None:
             check_sha256(bytes(frame.payload), frame.payload_sha256)
+        self._spend(1, size)
         accepted = self._accept(frame.topic, (frame,), self._caller_of(frame), bucket=self._bucket, expect=frame.expect)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=False))
 
     def _publish_batch(self, frame: PublishBatchFrame, size: int) -> None:
         if len(frame.events) > MOST_EVENTS:
             raise TooLarge(f"a batch may have {MOST_EVENTS} events", remedy="send it in several frames")
+        self._spend(len(frame.events), size)
         accepted = self._accept(frame.topic, frame.events, self._caller_of(frame), bucket=self._bucket)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 
@@ -210,11 +216,16 @@ class Session:
     def _subscribe(self, frame: SubscribeFrame, size: int) -> None:
         if frame.start is not None:
             frame.start.checked()
-        topic = self._bus.topics.open(frame.topic)
-        self._bus.access.check_now(topic.config, "subscribe", self.caller, frame.group)
+        check_name("topic", frame.topic)
+        self._bus.access.check_now(self._bus.topics.config_of(frame.topic), "subscribe", self.caller, frame.group)
         if self._bus.admission.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
         self._reserve(frame)
+        try:
+            topic = self._bus.topics.open(frame.topic, self.caller.quota)
+        except BusError:
+            self._unreserve(frame)
+            raise
         reply = self._replies.place()
         self._blocked = True
         self._bus.delivery.run(self._find_start(frame, topic, reply))
@@ -226,7 +237,9 @@ class Session:
                 f"a connection may hold {limit} subscriptions",
                 remedy="unsubscribe, use another connection, or raise max_subscriptions",
             )
-        self._wanted.add(wanted)
+        if wanted not in self._wanted:
+            self.caller.quota.take("subscriptions")
+            self._wanted.add(wanted)
         self._unanswered[wanted] = self._unanswered.get(wanted, 0) + 1
         if wanted in self._members:  # what a new start brings comes behind the OK
             self._members[wanted][1].window = 0
@@ -239,7 +252,12 @@ class Session:
             self._open_window(key)
             self._bus.delivery.wake(group)
         elif key not in self._unanswered:
-            self._wanted.discard(key)
+            self._drop_wanted(key)
+
+    def _drop_wanted(self, key: tuple[str, str]) -> None:
+        if key in self._wanted:
+            self._wanted.remove(key)
+            self.caller.quota.give_back("subscriptions")
 
     def _answered(self, key: tuple[str, str]) -> None:
         left = self._unanswered.pop(key) - 1
@@ -257,7 +275,7 @@ class Session:
         """Until the start is found, later frames of this connection wait: they may publish to the same topic."""
         try:
             await self._replies.nothing_publishing()
-            group, unstored = await self._bus.groups.begin(topic, frame.group, frame.start)
+            group, unstored = await self._bus.groups.begin(topic, frame.group, frame.start, self.caller.quota)
         except MainspringError as error:
             if not isinstance(error, BusError):
                 error = Unavailable(f"the topic cannot be read: {error.message}", remedy=error.remedy)
@@ -316,7 +334,7 @@ class Session:
     def _unsubscribe(self, frame: UnsubscribeFrame, size: int) -> None:
         key = (frame.topic, frame.group)
         if key in self._wanted and key not in self._members:
-            self._wanted.discard(key)  # it has not joined yet, and will not
+            self._drop_wanted(key)  # it has not joined yet, and will not
         else:
             self._held(frame)
             self._leave(key, self._bus.clock.now_ms())
@@ -325,7 +343,7 @@ class Session:
     def _leave(self, key: tuple[str, str], now: int) -> None:
         group, member = self._members.pop(key)
         del self._windows[key]
-        self._wanted.discard(key)
+        self._drop_wanted(key)
         group.leave(member, now)
 
     def recheck(self, topic: str) -> None:
@@ -334,7 +352,7 @@ class Session:
             if origin_of(name) != topic:
                 continue
             try:
-                config = self._bus.topics.open(name).config
+                config = self._bus.topics.config_of(name)
                 self._bus.access.check_now(config, "subscribe", self.caller, group)
             except Forbidden as error:
                 self._leave((name, group), self._bus.clock.now_ms())
@@ -379,8 +397,8 @@ class Session:
     # -- schedules
 
     def _schedule(self, frame: ScheduleFrame, size: int) -> None:
-        topic = self._bus.topics.open(frame.topic)
-        self._bus.access.check_now(topic.config, "publish", self.caller)
+        check_name("topic", frame.topic)
+        self._bus.access.check_now(self._bus.topics.config_of(frame.topic), "publish", self.caller)
         self._check_schedule(frame.name)
         schedule = Schedule(
             name=frame.name,
@@ -395,13 +413,13 @@ class Session:
             headers=frame.headers,
         )
         kept = self._bus.admission.accept_schedule(schedule, self.caller)
-        self._reply_later(frame, self._bus.schedules.put(kept))
+        self._reply_later(frame, self._bus.schedules.put(kept, self.caller.quota))
 
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""
         schedule = self._bus.schedules.find(name)
         if schedule is not None:
-            config = self._bus.topics.open(schedule.topic).config
+            config = self._bus.topics.config_of(schedule.topic)
             self._bus.access.check_now(config, "publish", self.caller)
 
     def _unschedule(self, frame: UnscheduleFrame, size: int) -> None:

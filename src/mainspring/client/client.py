@@ -714,7 +714,7 @@ class Client(ClientConnection):
                 return await future
             except NodeRefused as error:
                 if error.code in TRY_AGAIN:
-                    await asyncio.sleep(pauses.failed() / 1000)
+                    await asyncio.sleep(max(pauses.failed(), error.retry_after_ms) / 1000)
                 elif error.code != "connection_lost":
                     raise
 

@@ -201,7 +201,8 @@ class Conversation:
             elif answer.code == "connection_lost" or epoch != held.epoch:
                 return  # the next connection asks again, or nobody wants it any more
             elif answer.code in TRY_AGAIN:
-                self._put_off[held] = self._now_ms() + held.retries.failed()
+                wait_ms = answer.retry_after_ms if isinstance(answer, NodeRefused) else 0
+                self._put_off[held] = self._now_ms() + max(held.retries.failed(), wait_ms)
                 return
             else:
                 self._forget(held)
@@ -295,7 +296,9 @@ class Conversation:
     def _refused(self, error: ErrorFrame) -> None:
         if error.corr in self._asked:
             type, answered = self._asked.pop(error.corr)
-            answered(NodeRefused(f"{type}: {error.message}", code=error.code))
+            refused = NodeRefused(f"{type}: {error.message}", code=error.code)
+            refused.retry_after_ms = error.retry_after_ms
+            answered(refused)
         elif (held := self._held.get((error.topic, error.group))) and not error.in_reply_to:  # its right was taken away
             self._forget(held)
             held.on_answer(NodeRefused(error.message, code=error.code))

@@ -88,6 +88,7 @@ class ErrorFrame(msgspec.Struct, frozen=True, gc=False, tag="ERROR", tag_field="
     in_reply_to: str = ""
     topic: str = ""
     group: str = ""
+    retry_after_ms: int = 0
 
 
 Answer = MessagesFrame | MessageFrame | OkFrame | PublishedFrame | PublishedBatchFrame | ErrorFrame
