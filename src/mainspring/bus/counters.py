@@ -29,4 +29,5 @@ class BusCounters(msgspec.Struct, gc=False):
             for topic in topics
             if topic.published or topic.delivered
         }
-        return Stats(**msgspec.structs.asdict(self), refused=dict(refused), by_topic=by_topic)
+        of_quotas = dict(refused) if refused else msgspec.UNSET
+        return Stats(**msgspec.structs.asdict(self), refused=of_quotas, by_topic=by_topic)

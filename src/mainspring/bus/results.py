@@ -69,7 +69,9 @@ class TopicCount(msgspec.Struct, frozen=True, gc=False, rename={"published": "pu
 
 
 class Stats(msgspec.Struct, frozen=True, gc=False):
-    """Counters since the node started, and gauges of now. `refused` counts requests over a quota, by the quota."""
+    """Counters since the node started, and gauges of now. `refused` counts requests over a quota, by the quota;
+    it is absent where there were none.
+    """
 
     published: int
     delivered: int
@@ -80,8 +82,8 @@ class Stats(msgspec.Struct, frozen=True, gc=False):
     expired: int
     inflight: int
     connections: int
-    refused: dict[str, int]
     by_topic: dict[str, TopicCount] = msgspec.field(name="byTopic")
+    refused: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel", omit_defaults=True):
