@@ -67,7 +67,7 @@ class Admission:
     _: KW_ONLY
     new_id: Callable[[], str]
     random: Callable[[], float]
-    closed: bool = False
+    closed: str = ""  # why nothing is accepted any more
 
     def __post_init__(self) -> None:
         self._most_bytes = self.settings.max_frame_bytes
@@ -95,7 +95,7 @@ class Admission:
         is_new = topic is None
         try:
             if self.closed:
-                raise Unavailable("the node is stopping", remedy="publish again in a moment")
+                raise Unavailable(self.closed, remedy="publish again in a moment")
             if topic is None:
                 topic = self.topics.open(name, _quota_of(who))
             self.access.check_now(topic.config, "publish", who)
