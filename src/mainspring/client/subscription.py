@@ -125,7 +125,7 @@ class Event(Generic[T]):
 
         The protocol answers no acknowledgement; the node stores it within some milliseconds.
         """
-        done = self.accept()
+        done = self.subscription.ack(self)
         if self.subscription.congested:
             await self.subscription.relieved()
         return done
@@ -396,7 +396,8 @@ class Subscription(Generic[T]):
         self.settled += 1
         if event.span is not None:
             event.span.end()
-        return self._conversation.ack(self.held, event.partition, event.offset, event.epoch)
+        delivered = event.delivered
+        return self._conversation.ack(self.held, delivered.partition, delivered.offset, event.epoch)
 
     def nack(self, event: Event[Any], delay_ms: int | None, reason: str) -> bool:
         """`Event.nack` without waiting for room on the connection. False: the lease was gone already."""
