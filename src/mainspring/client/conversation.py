@@ -61,17 +61,14 @@ class SubscriptionRequest:
     on_answer: Answered = lambda _: None
     on_drop: Callable[[], None] = lambda: None
     heads: tuple[bytes, ...] = field(init=False)
+    is_pattern: bool = field(init=False)  # it is of every topic whose name fits
     parts: dict[str, SubscriptionRequest] = field(default_factory=dict)  # of a pattern: one per topic with leases
 
     def __post_init__(self) -> None:
+        self.is_pattern = "*" in self.topic
         self.ack_each = self.options.get("ack") == "each"
         place = b'"topic":%b,"group":%b,"partition":' % (encode(self.topic), encode(self.group))
         self.heads = tuple(b'{"type":"%b",%b' % (verb, place) for verb in (b"ACK", b"NACK", b"EXTEND"))
-
-    @property
-    def is_pattern(self) -> bool:
-        """Whether it is of every topic whose name fits."""
-        return "*" in self.topic
 
     def part(self, topic: str) -> SubscriptionRequest:
         """What leases of this topic belong to."""
