@@ -191,7 +191,9 @@ class JetStreamEngine(ReadThrough, Watched):
             raise LogUnavailable("the log is not open", remedy="open it first")
         found = await look_for_stream(self._connection)
         if found is None:
-            raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
+            return Durability(False, stream.GONE)
+        if self._trimmer is not None:
+            self._trimmer.mend(found)
         durability, _ = await stream.durability_and_window(self.address, found, self._connection.servers)
         return durability
 

@@ -82,6 +82,7 @@ class StreamFollower:
         self._last_heard = 0.0
         self._gaps: tuple[int, int] = (0, 0)  # the message that was skipped, and how often
         self._missing_since: float | None = None
+        self._gone = False
 
     async def run(self) -> None:
         """Until it is cancelled, or cannot go on."""
@@ -207,7 +208,12 @@ class StreamFollower:
     async def _check(self, link: ServerLink) -> None:
         found = await stream.find(link, self._address, seconds=ASK_SECONDS)
         if found is None:
-            raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
+            if not self._gone:
+                _logger.error("%s", stream.GONE)
+            self._gone = True
+            self._connection.trouble = stream.GONE
+            raise LogUnavailable(stream.GONE, remedy="`mainspring engine recover` makes a log of a replica")
+        self._gone = False
         if found.identity != self._identity:
             raise FormatError(
                 f"the stream {self._address.stream} was deleted and made anew",
@@ -251,7 +257,8 @@ class StreamFollower:
 def fell_behind(next: int, first: int) -> FormatError:
     return FormatError(
         f"this node fell behind: it needs message {next} of the log, and the server has dropped all before {first}",
-        remedy="restart the node: it starts again from the newest snapshot",
+        remedy="restart the node: it starts again from the newest snapshot; if there is none, somebody shortened the "
+        "stream, and a node that still runs stores one within seconds",
     )
 
 

@@ -25,6 +25,9 @@ FORMAT_KEY: Final = "mainspring_format"
 DUPLICATE_SECONDS: Final = 2 * MOST_PATIENCE  # how long the server knows a message again; tries end long before
 _NANOSECONDS: Final = 1_000_000_000
 NO_MESSAGE: Final = 10037
+GONE: Final = (
+    "the log's stream is gone from the server; restore it from a backup or a node's replica"
+)
 _NOT_CLUSTERED: Final = 10074  # replicas > 1 not supported in non-clustered mode
 _NO_PEERS: Final = 10005  # too few servers for that many replicas
 _NAME_IN_USE: Final = 10058  # another node made it in the same moment, with another configuration
@@ -42,6 +45,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     storage: str
     persistence: str
     servers: tuple[str, ...]  # names; empty outside a cluster
+    drops: str = ""  # settings that somebody gave it and that make it drop what nodes may still need
 
 
 async def find(link: ServerLink, address: NatsAddress, *, seconds: float = API_SECONDS) -> StreamInfo | None:
@@ -156,7 +160,16 @@ def _checked(info: dict[str, Any], address: NatsAddress) -> StreamInfo:
         storage=config.get("storage", "file"),
         persistence=config.get("persist_mode") or "default",
         servers=tuple(server for server in servers if server),
+        drops=_drops(config),
     )
+
+
+def _drops(config: dict[str, Any]) -> str:
+    """We make streams without limits, which refuse the newest rather than drop the oldest. Were they changed?"""
+    limits = ["max_age"] if config.get("max_age") else []
+    if config.get("discard") != "new":
+        limits += [name for name in ("max_msgs", "max_bytes", "max_msgs_per_subject") if config.get(name, -1) > 0]
+    return ", ".join(f"{name}={config[name]}" for name in limits)
 
 
 def _without_jetstream(error: ApiError) -> LogUnavailable:
@@ -202,6 +215,9 @@ async def durability_and_window(
 
     `hosts` are the servers that may have a monitoring port at the usual place; asked when the user named none.
     """
+    if found.drops:
+        text = f"the stream was changed ({found.drops}) and drops what was acknowledged; set it back to no limits"
+        return Durability(False, text), None
     if found.storage != "file":
         text = "the stream is kept in memory: what was acknowledged is lost when the servers stop"
         return Durability(False, text), None
