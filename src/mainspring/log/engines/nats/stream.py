@@ -25,9 +25,7 @@ FORMAT_KEY: Final = "mainspring_format"
 DUPLICATE_SECONDS: Final = 2 * MOST_PATIENCE  # how long the server knows a message again; tries end long before
 _NANOSECONDS: Final = 1_000_000_000
 NO_MESSAGE: Final = 10037
-GONE: Final = (
-    "the log's stream is gone from the server; restore it from a backup or a node's replica"
-)
+GONE: Final = "the log's stream is gone from the server; restore it from a backup or a node's replica"
 _NOT_CLUSTERED: Final = 10074  # replicas > 1 not supported in non-clustered mode
 _NO_PEERS: Final = 10005  # too few servers for that many replicas
 _NAME_IN_USE: Final = 10058  # another node made it in the same moment, with another configuration
