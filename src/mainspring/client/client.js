@@ -526,7 +526,7 @@ export class BusClient {
     const { lane, batch } = this.#answered(corr) ?? {};
     if (!lane) return false;
     if (TRY_AGAIN.has(error.code)) {
-      lane.pausedUntil = this.#options.now() + lane.retryMs;
+      lane.pausedUntil = this.#options.now() + Math.max(lane.retryMs, error.retry_after_ms ?? 0);
       lane.retryMs = Math.min(lane.retryMs * 2, RETRY_LAST_MS);
       for (const event of batch) event.sentAt = 0; // the node said that it did not store it
       lane.waiting.unshift(...batch);
