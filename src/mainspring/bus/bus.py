@@ -27,9 +27,10 @@ from mainspring.bus.groups.local import LocalSupply
 from mainspring.bus.groups.registry import OWNERS, GroupRegistry
 from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
-from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.names import DEAD_LETTERS, check_name
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
+from mainspring.bus.quotas import UNLIMITED, Quotas
 from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
 from mainspring.bus.schedules.schedule import Schedule, ScheduleInfo
 from mainspring.bus.schedules.schedules import CALLS, Schedules
@@ -87,6 +88,7 @@ class Bus:
         """
         self.settings = settings
         self.clock = clock
+        self.quotas: Quotas = Quotas(settings, clock)
         self.loop: Loop = loop
         self.counters: BusCounters = BusCounters()
         self._log = log
@@ -409,12 +411,14 @@ class Bus:
 
     async def put_schedule(self, schedule: Schedule, *, agent: Who = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
+        check_name("topic", schedule.topic)
         await self.access.check(schedule.topic, "publish", agent)
         other = self.schedules.find(schedule.name)
         if other is not None:  # replacing one takes it away from its topic
             await self.access.check(other.topic, "publish", agent)
         schedule.check()
-        return await self.schedules.put(self.admission.accept_schedule(schedule, agent))
+        quota = agent.quota if isinstance(agent, Caller) else UNLIMITED
+        return await self.schedules.put(self.admission.accept_schedule(schedule, agent), quota)
 
     async def check_schedule(self, name: str, agent: Who, action: Action | None = "publish") -> ScheduleInfo:
         """The schedule, if `agent` may do this with its topic (None: know of it). Raises UnknownSchedule, Forbidden.
@@ -444,7 +448,7 @@ class Bus:
 
     def stats(self) -> Stats:
         """Counters since the start, and gauges of now."""
-        return self.counters.snapshot(self.topics.all())
+        return self.counters.snapshot(self.topics.all(), self.quotas.refused)
 
     # -- what the node writes itself
 

@@ -33,6 +33,7 @@ from mainspring.bus.errors import (
 )
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import CountingMember, Gate, Member
+from mainspring.bus.names import check_name
 from mainspring.bus.protocol import (
     NOTHING,
     AckFrame,
@@ -101,6 +102,7 @@ class Session:
         self._has_checker = bus.access.has_checker
         self._accept = bus.admission.accept
         self._submit = bus.publisher.submit
+        self._spend = caller.quota.spend
         self._bucket = bucket(settings.connection_rate, settings.connection_burst, bus.clock.now_ms())
 
     # -- the adapter's side
@@ -149,6 +151,8 @@ class Session:
             if isinstance(member, CountingMember) and not self._bus.admission.closed:
                 member.lost(group.positions)
             self._leave(key, now)
+        for key in list(self._wanted):
+            self._drop_wanted(key)
         if self._patterns:
             self._bus.topics.on_new.remove(self._appeared)
         self._replies.close()
@@ -215,17 +219,19 @@ class Session:
             claimed = named.pop() if len(named) == 1 else None
         else:
             claimed = (getattr(frame, "headers", None) or {}).get("agent_id")
-        return caller if claimed is None else Caller(claimed, sid=caller.sid)
+        return caller if claimed is None else Caller(claimed, sid=caller.sid, quota=caller.quota)
 
     def _publish(self, frame: PublishFrame, size: int) -> None:
         if frame.payload_sha256 is not None:
             check_sha256(bytes(frame.payload), frame.payload_sha256)
+        self._spend(1, size)
         accepted = self._accept(frame.topic, (frame,), self._caller_of(frame), bucket=self._bucket, expect=frame.expect)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=False))
 
     def _publish_batch(self, frame: PublishBatchFrame, size: int) -> None:
         if len(frame.events) > MOST_EVENTS:
             raise TooLarge(f"a batch may have {MOST_EVENTS} events", remedy="send it in several frames")
+        self._spend(len(frame.events), size)
         accepted = self._accept(frame.topic, frame.events, self._caller_of(frame), bucket=self._bucket)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 
@@ -237,12 +243,16 @@ class Session:
         if is_pattern(frame.topic):
             self._subscribe_pattern(frame)
             return
+        check_name("topic", frame.topic)
         self._bus.access.check_now(self._bus.topics.config_of(frame.topic), "subscribe", self.caller, frame.group)
         if self._bus.admission.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
-        self._check_limit(frame)
-        topic = self._bus.topics.open(frame.topic)  # only now: what is refused leaves nothing behind
         self._reserve(frame)
+        try:  # only now: what is refused leaves nothing behind
+            topic = self._bus.topics.open(frame.topic, self.caller.quota)
+        except BusError:
+            self._unreserve(frame)
+            raise
         reply = self._replies.place()
         self._blocked = True
         self._bus.delivery.run(self._find_start(frame, topic, reply))
@@ -294,12 +304,13 @@ class Session:
             await self._bus.access.check(topic.name, "subscribe", self.caller, frame.group)
         except Forbidden:
             return []
-        self._check_limit(own)
+        if self.closed:
+            return []
         self._reserve(own)
         self._joined_by[key] = frame.topic
         try:
             start = None if key in self._members else frame.start
-            group, unstored = await self._bus.groups.begin(topic, frame.group, start)
+            group, unstored = await self._bus.groups.begin(topic, frame.group, start, self.caller.quota)
             if self.caller.is_proven:
                 await self._bus.groups.claim(group, self.caller)
             if unstored:
@@ -339,17 +350,16 @@ class Session:
         if not self._patterns:
             self._bus.topics.on_new.remove(self._appeared)
 
-    def _check_limit(self, frame: SubscribeFrame) -> None:
-        limit = self._bus.settings.max_subscriptions
-        if len(self._wanted) >= limit and (frame.topic, frame.group) not in self._wanted:
+    def _reserve(self, frame: SubscribeFrame) -> None:
+        limit, wanted = self._bus.settings.max_subscriptions, (frame.topic, frame.group)
+        if len(self._wanted) >= limit and wanted not in self._wanted:
             raise LimitReached(
                 f"a connection may hold {limit} subscriptions",
                 remedy="unsubscribe, use another connection, or raise max_subscriptions",
             )
-
-    def _reserve(self, frame: SubscribeFrame) -> None:
-        wanted = (frame.topic, frame.group)
-        self._wanted.add(wanted)
+        if wanted not in self._wanted:
+            self.caller.quota.take("subscriptions")
+            self._wanted.add(wanted)
         self._unanswered[wanted] = self._unanswered.get(wanted, 0) + 1
         if wanted in self._members:  # what a new start brings comes behind the OK
             self._members[wanted][1].window = 0
@@ -363,7 +373,12 @@ class Session:
             self._bus.delivery.wake(group)
         elif key not in self._unanswered:
             self._joined_by.pop(key, None)
-            self._wanted.discard(key)
+            self._drop_wanted(key)
+
+    def _drop_wanted(self, key: tuple[str, str]) -> None:
+        if key in self._wanted:
+            self._wanted.remove(key)
+            self.caller.quota.give_back("subscriptions")
 
     def _answered(self, key: tuple[str, str]) -> None:
         left = self._unanswered.pop(key) - 1
@@ -381,7 +396,7 @@ class Session:
         """Until the start is found, later frames of this connection wait: they may publish to the same topic."""
         try:
             await self._replies.nothing_publishing()
-            group, unstored = await self._bus.groups.begin(topic, frame.group, frame.start)
+            group, unstored = await self._bus.groups.begin(topic, frame.group, frame.start, self.caller.quota)
         except MainspringError as error:
             if not isinstance(error, BusError):
                 error = Unavailable(f"the topic cannot be read: {error.message}", remedy=error.remedy)
@@ -451,11 +466,11 @@ class Session:
         if key in self._patterns:
             self._forget_pattern(key)
             for each in [each for each, by in self._joined_by.items() if (by, each[1]) == key]:
-                self._wanted.discard(each)
                 if each in self._members:
                     self._leave(each, self._bus.clock.now_ms())
+                self._drop_wanted(each)
         elif key in self._wanted and key not in self._members:
-            self._wanted.discard(key)  # it has not joined yet, and will not
+            self._drop_wanted(key)  # it has not joined yet, and will not
         else:
             self._held(frame)
             self._leave(key, self._bus.clock.now_ms())
@@ -465,7 +480,7 @@ class Session:
         group, member = self._members.pop(key)
         del self._windows[key]
         self._joined_by.pop(key, None)
-        self._wanted.discard(key)
+        self._drop_wanted(key)
         group.leave(member, now)
 
     def recheck(self, topic: str) -> None:
@@ -524,6 +539,7 @@ class Session:
     # -- schedules
 
     def _schedule(self, frame: ScheduleFrame, size: int) -> None:
+        check_name("topic", frame.topic)
         self._bus.access.check_now(self._bus.topics.config_of(frame.topic), "publish", self.caller)
         self._check_schedule(frame.name)
         schedule = Schedule(
@@ -539,7 +555,7 @@ class Session:
             headers=frame.headers,
         )
         kept = self._bus.admission.accept_schedule(schedule, self.caller)
-        self._reply_later(frame, self._bus.schedules.put(kept))
+        self._reply_later(frame, self._bus.schedules.put(kept, self.caller.quota))
 
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""

@@ -51,6 +51,7 @@ from mainspring.bus.access.tokens import Scopes
 from mainspring.bus.errors import BusError, Forbidden, Unavailable
 from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.protocol import OF_AGENT, REPLIES, REPLY_FOR, Filter
+from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.log import DamagedEvent, StoredEvent
 from mainspring.loop import Clock
 
@@ -86,6 +87,7 @@ class Caller:
     expires_ms: int = 0
     address: str = ""  # of its machine, for the audit
     revoked: asyncio.Event | None = None  # set when the token is no longer valid
+    quota: Quota = UNLIMITED
     verified: bytes = field(default=b"", init=False)  # the headers of this caller's events, as text of JSON members
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ from mainspring.bus.errors import BadFrame, Forbidden, RateLimited, TooLarge, Un
 from mainspring.bus.protocol import EXPIRES, OF_AGENT, REPLIES, REPLY_FOR, REPLY_TO, OfferedEvent
 from mainspring.bus.publishing.publisher import Accepted
 from mainspring.bus.publishing.rate_limit import TokenBucket
+from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.results import NewEvent
 from mainspring.bus.schemas.registry import SchemaRegistry
 from mainspring.bus.topics.registry import TopicRegistry
@@ -87,17 +88,19 @@ class Admission:
 
         `bucket` limits the rate of the connection; `limited=False` leaves out every rate limit.
         """
-        span = new_topic = None
+        span = None
         if tracing.recorder is not None:
             span, events = _begin_span(tracing.recorder, name, events)
+        topic = self.topics.find(name)
+        is_new = topic is None
         try:
             if self.closed:
                 raise Unavailable(self.closed, remedy="publish again in a moment")
-            topic = self.topics.find(name)
             if topic is not None:
                 self.access.check_now(topic.config, "publish", who)
-            else:
-                topic = new_topic = self._open(name, who)
+            else:  # what is refused leaves nothing behind
+                self.access.check_now(self.topics.config_of(name), "publish", who)
+                topic = self.topics.open(name, _quota_of(who))
             if limited and (bucket is not None or topic.bucket is not None):
                 self._check_rates(topic, bucket, len(events))
             now = self.clock.wall_ms()
@@ -109,17 +112,12 @@ class Admission:
                     break
             appends = self._appends(topic, events, now, expect, who if isinstance(who, Caller) else None)
         except MainspringError as error:
-            if new_topic is not None:
-                self.topics.discard(new_topic)
+            if is_new and topic is not None:
+                self.topics.drop_unused(topic, _quota_of(who))
             if span is not None:
                 span.end(error)
             raise
         return Accepted(topic, appends, due, expect is not None, span)
-
-    def _open(self, name: str, who: Who) -> Topic:
-        """A topic that is new: only for those who may publish to it, because what is refused leaves nothing behind."""
-        self.access.check_now(self.topics.config_of(name), "publish", who)
-        return self.topics.open(name)
 
     def accept_schedule(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it.
@@ -130,7 +128,14 @@ class Admission:
             self._check_pace(schedule.every, len(bytes(schedule.payload)))
         event = NewEvent(bytes(schedule.payload), schedule.key, schedule.headers)
         caller = who if isinstance(who, Caller) else None
-        (append,) = self._appends(self.topics.open(schedule.topic), (event,), 0, None, caller)
+        is_new = self.topics.find(schedule.topic) is None
+        topic = self.topics.open(schedule.topic, _quota_of(who))
+        try:
+            (append,) = self._appends(topic, (event,), 0, None, caller)
+        except MainspringError:
+            if is_new:
+                self.topics.drop_unused(topic, _quota_of(who))
+            raise
         headers = None if append.headers is None else msgspec.json.decode(append.headers)
         return msgspec.structs.replace(schedule, headers=headers, owner=None if caller is None else caller.agent)
 
@@ -236,9 +241,12 @@ class Admission:
                     f"{whose} takes at most {limit.burst} events at once, not {count}", remedy="publish smaller batches"
                 )
             wait_ms = limit.wait_ms(count)
-            refused = RateLimited(f"{whose} takes no more events for now", remedy=f"try again in {wait_ms} ms")
-            refused.retry_after_ms = wait_ms
-            raise refused
+            remedy = f"try again in {wait_ms} ms"
+            raise RateLimited(f"{whose} takes no more events for now", remedy=remedy, retry_after_ms=wait_ms)
+
+
+def _quota_of(who: Who) -> Quota:
+    return who.quota if isinstance(who, Caller) else UNLIMITED
 
 
 def _check_payloads(payloads: list[bytes]) -> None:
