@@ -43,7 +43,7 @@ def test_a_fault_is_caught_by_a_test_that_fails_and_mended_again(tmp_path: Path)
     copy = Copy(tmp_path, ())
     harmful = Mutant("harmful", "numbers_.py", "2 * n", "3 * n", ("test_numbers.py",))
     harmless = Mutant("harmless", "numbers_.py", "2 * n", "n * 2", ("test_numbers.py",))
-    assert copy.judge(harmful, harmful.tests).kind == CAUGHT
-    assert copy.judge(harmful, harmful.tests).test == "test_numbers.py::test_it"
+    verdict = copy.judge(harmful, harmful.tests)
+    assert (verdict.kind, verdict.test) == (CAUGHT, "test_numbers.py::test_it")
     assert copy.judge(harmless, harmless.tests).kind == PASSED
     assert (tmp_path / "numbers_.py").read_text() == "def double(n):\n    return 2 * n\n"
