@@ -112,6 +112,30 @@ class Settings:
     max_connections: int = setting(
         10_000, "WebSocket connections at one time; more are refused.", unit="connections", least=1
     )
+    max_plain_connections: int = setting(
+        1_000,
+        "Connections beside the WebSockets. When there are more, one that has sent no request makes room.",
+        unit="connections",
+        least=1,
+    )
+    max_address_connections: int = setting(
+        1_000,
+        "Connections of one address, before any token is read. Not of this machine: a proxy may be there. 0: all.",
+        unit="connections",
+        least=0,
+    )
+    header_timeout_ms: int = setting(
+        10_000, "A connection that has sent no complete request by then only takes a place.", unit="ms", least=100
+    )
+    body_timeout_ms: int = setting(
+        60_000,
+        "The body of a request, or a WebSocket frame, that is not complete by then is given up.",
+        unit="ms",
+        least=100,
+    )
+    keep_alive_ms: int = setting(
+        60_000, "Time a connection may rest between two requests; longer than proxies wait.", unit="ms", least=1_000
+    )
     max_subscriptions: int = setting(1_000, "Subscriptions one connection may hold.", unit="subscriptions", least=1)
     ping_interval_ms: int = setting(20_000, "A peer that answers no ping for this long is gone.", unit="ms", least=100)
     send_buffer_bytes: int = setting(

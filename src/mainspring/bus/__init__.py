@@ -73,6 +73,7 @@ from mainspring.bus.schemas import SchemaCheck as SchemaCheck
 from mainspring.bus.schemas import SchemaVersion as SchemaVersion
 from mainspring.bus.session import Session as Session
 from mainspring.bus.topics import AccessList as AccessList
+from mainspring.bus.topics import Entry as Entry
 from mainspring.bus.topics import TopicChange as TopicChange
 from mainspring.bus.topics import TopicConfig as TopicConfig
 from mainspring.bus.topics import encode_topic as encode_topic

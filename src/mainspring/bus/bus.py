@@ -33,14 +33,14 @@ from mainspring.bus.schemas.registry import SPACE as SCHEMAS
 from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion
 from mainspring.bus.session import Session
 from mainspring.bus.topics.config import TopicChange, TopicConfig
-from mainspring.bus.topics.follow import follow, read_on
+from mainspring.bus.topics.follow import Entry, follow, read_on, sound
 from mainspring.bus.topics.housekeeping import Housekeeping
 from mainspring.bus.topics.registry import SPACE as TOPICS
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
 from mainspring.durations import Duration, duration_ms
-from mainspring.log import KeptRecord, Log, Prepared, StoredEvent
+from mainspring.log import DamagedEvent, KeptRecord, Log, Prepared, StoredEvent
 from mainspring.loop import Clock, Loop
 from mainspring.settings import Settings
 
@@ -147,7 +147,8 @@ class Bus:
         """Refuse new requests (`Unavailable`), wait until everything accepted is durable and answered."""
         if self._state == "ready":
             self._state = "draining"
-            self.admission.closed = True
+            fault = self._log.fault
+            self.admission.closed = "the node is stopping" if fault is None else f"the node stops: {fault.message}"
             self.schedules.stop()
             await self.publisher.idle()
 
@@ -280,10 +281,14 @@ class Bus:
     async def read(
         self, topic: str, partition: int, offset: int, limit: int, *, agent: Who = None
     ) -> list[StoredEvent]:
-        """Up to `limit` events from `offset` on (0 and 1: the beginning), ascending. Damaged events are skipped."""
+        """Up to `limit` events from `offset` on (0 and 1: the beginning), ascending. Damaged ones are only reported."""
+        return sound(await self.entries(topic, partition, offset, limit, agent=agent))
+
+    async def entries(self, topic: str, partition: int, offset: int, limit: int, *, agent: Who = None) -> list[Entry]:
+        """`read` with the damaged events in their places."""
         upcaster = (await self._readable(topic, agent, partition)).upcaster
-        events = await read_on(self._log, topic, partition, max(1, offset), min(limit, MAX_PAGE))
-        return events if upcaster is None else [upcaster(event) for event in events]
+        entries = await read_on(self._log, topic, partition, max(1, offset), min(limit, MAX_PAGE))
+        return _upcast(entries, upcaster)
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
         """The lowest offset whose event has `ts` (epoch ms) or later; tail + 1 when there is none."""
@@ -295,12 +300,21 @@ class Bus:
         """Events as they come, in lists, until the caller stops iterating or the bus stops.
 
         `after` gives the last offset already seen of each partition; a partition not named starts behind its tail of
-        now, and with `after=None` all do. Within a partition offsets ascend and nothing is left out.
+        now, and with `after=None` all do. Within a partition offsets ascend and nothing is left out but damaged events,
+        which are reported.
         """
+        async for entries in self.follow_entries(topic, after=after, agent=agent):
+            if events := sound(entries):
+                yield events
+
+    async def follow_entries(
+        self, topic: str, *, after: Mapping[int, int] | None = None, agent: Who = None
+    ) -> AsyncIterator[list[Entry]]:
+        """`follow` with the damaged events in their places."""
         state = await self._readable(topic, agent)
         await self.topics.load(state)
-        async for events in follow(self._log, state, after, lambda: self._state == "stopped"):
-            yield events if state.upcaster is None else [state.upcaster(event) for event in events]
+        async for entries in follow(self._log, state, after, lambda: self._state == "stopped"):
+            yield _upcast(entries, state.upcaster)
 
     async def _readable(self, name: str, agent: Who, partition: int = 0) -> Topic:
         topic = self.topics.get(name)
@@ -345,3 +359,9 @@ class Bus:
         topic = self.topics.open(name)
         events = [self.admission.own_event(topic, payload, headers=self._own_headers) for payload in payloads]
         self.publisher.submit(Accepted(topic, events))
+
+
+def _upcast(entries: list[Entry], upcaster: Callable[[StoredEvent], StoredEvent] | None) -> list[Entry]:
+    if upcaster is None:
+        return entries
+    return [entry if isinstance(entry, DamagedEvent) else upcaster(entry) for entry in entries]

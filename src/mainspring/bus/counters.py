@@ -20,6 +20,7 @@ class BusCounters(msgspec.Struct, gc=False):
     redeliveries: int = 0
     dlq: int = 0
     expired: int = 0
+    damaged: int = 0  # events that a group could not be given
     inflight: int = 0
     connections: int = 0
 

@@ -78,6 +78,7 @@ class Stats(msgspec.Struct, frozen=True, gc=False):
     redeliveries: int
     dlq: int
     expired: int
+    damaged: int
     inflight: int
     connections: int
     by_topic: dict[str, TopicCount] = msgspec.field(name="byTopic")

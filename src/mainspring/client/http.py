@@ -6,6 +6,7 @@ aiohttp is imported when the first request is made; a program that only publishe
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl as ssl_module
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -22,17 +23,25 @@ from mainspring.errors import Fail, fail_from
 if TYPE_CHECKING:
     import aiohttp
 
+logger: logging.Logger = logging.getLogger("mainspring.client")
+
 LINE_BYTES: Final = 64 << 20
 PAGE: Final = 1_000
 LIMIT_S: Final = 30.0  # a request that takes longer is given up
 
 
+class _Damaged(msgspec.Struct):
+    message: str
+
+
 class _Page(msgspec.Struct):
     events: list[EventEnvelope]
     cursor: str = ""
+    damaged: list[_Damaged] = []
 
 
 _decode_page: Final = msgspec.json.Decoder(_Page).decode
+_decode_damaged: Final = msgspec.json.Decoder(_Damaged).decode
 
 
 class NodeHttp:
@@ -131,9 +140,11 @@ class NodeHttp:
         asked = {**params, "limit": str(PAGE)}
         while True:
             page = _decode_page(await self._fetch("GET", path, None, asked))
+            for damaged in page.damaged:
+                logger.error("%s", damaged.message)
             if page.events:
                 yield page.events
-            if len(page.events) < PAGE:
+            if len(page.events) + len(page.damaged) < PAGE:
                 return
             asked = {name: value for name, value in asked.items() if name not in ("from", "offset")}
             asked["cursor"] = page.cursor
@@ -150,7 +161,7 @@ class NodeHttp:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=3 * self._ping_s)
         path, trouble = f"/topics/{quote(topic, safe='')}/stream", f"the stream of {topic!r} ended"
         async with self._request("GET", path, params, trouble, timeout=timeout) as response:
-            cursor = ""
+            cursor, kind = "", b""
             data: list[bytes] = []
             async for line in response.content:
                 text = line.rstrip(b"\r\n")
@@ -158,9 +169,14 @@ class NodeHttp:
                     cursor = text[4:].decode()
                 elif text.startswith(b"data: "):
                     data.append(text[6:])
+                elif text.startswith(b"event: "):
+                    kind = text[7:]
                 elif not text and (data or cursor):
+                    if kind == b"damaged":
+                        logger.error("%s", _decode_damaged(b"".join(data)).message)
+                        data = []
                     yield cursor, decode_envelope(b"\n".join(data)) if data else None
-                    data = []
+                    kind, data = b"", []
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp

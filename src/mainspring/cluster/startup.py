@@ -14,6 +14,7 @@ from typing import Final
 from mainspring.errors import BootError, SettingError
 from mainspring.log import Durability, Log, LogUnavailable
 from mainspring.loop import Clock, Loop, pause
+from mainspring.private_files import make_private_folder, open_private
 
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
@@ -47,8 +48,8 @@ class Home:
     def __init__(self, data_dir: str | Path, new_id: Callable[[], str]) -> None:
         folder = Path(data_dir)
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._descriptor = os.open(folder / _ID_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            make_private_folder(folder)
+            self._descriptor = open_private(folder / _ID_FILE, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise BootError(
                 f"the data directory {folder} cannot be used: {error.strerror}",

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from mainspring.log.engines.registry import inspect_log as inspect_log
     from mainspring.log.engines.sqlite.check import CheckReport as CheckReport
     from mainspring.log.engines.sqlite.check import check as check
+    from mainspring.log.engines.sqlite.recover import Recovery as Recovery
+    from mainspring.log.engines.sqlite.recover import recover as recover
     from mainspring.log.export_import import LogExport as LogExport
     from mainspring.log.export_import import Moved as Moved
     from mainspring.log.export_import import import_lines as import_lines
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "mainspring.log.engines.registry": "inspect_log",
     "mainspring.log.engines.sqlite.check": "CheckReport check",
+    "mainspring.log.engines.sqlite.recover": "Recovery recover",
     "mainspring.log.export_import": "LogExport Moved import_lines",
     "mainspring.log.contents": "Survey survey",
 }

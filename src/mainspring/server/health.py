@@ -22,6 +22,7 @@ from mainspring.kernel import Kernel
 from mainspring.log import Durability, Log, LogUnavailable
 from mainspring.loop import Loop, Watchdog
 from mainspring.runs import Runtime
+from mainspring.server.connections import Connections
 from mainspring.server.ndjson import NdjsonServer
 
 STUCK_MS: Final = 30_000  # a turn that waits so long while requests are answered waits for ever
@@ -75,6 +76,7 @@ class NodeParts:
     cluster: Cluster | None = None
     ndjson: NdjsonServer | None = None
     guests: LoopSocket | None = None
+    connections: Connections | None = None
     draining: Callable[[], bool] = lambda: False
     lost_leases: LostLeases = field(default_factory=LostLeases)
     requests: Requests = field(default_factory=Counter)

@@ -66,7 +66,7 @@ class Admission:
     _: KW_ONLY
     new_id: Callable[[], str]
     random: Callable[[], float]
-    closed: bool = False
+    closed: str = ""  # why nothing is accepted any more
 
     def __post_init__(self) -> None:
         self._most_bytes = self.settings.max_frame_bytes
@@ -92,7 +92,7 @@ class Admission:
             span, events = _begin_span(tracing.recorder, name, events)
         try:
             if self.closed:
-                raise Unavailable("the node is stopping", remedy="publish again in a moment")
+                raise Unavailable(self.closed, remedy="publish again in a moment")
             topic = self.topics.open(name)
             self.access.check_now(topic.config, "publish", who)
             if limited and (bucket is not None or topic.bucket is not None):

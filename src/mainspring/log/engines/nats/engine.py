@@ -33,6 +33,7 @@ from mainspring.log.contract import (
     FormatError,
     InDoubt,
     Inspection,
+    LogGone,
     LogMissing,
     LogUnavailable,
     ReadThrough,
@@ -50,6 +51,7 @@ from mainspring.log.engines.nats.replica import ApplyOutcome, Replica, StreamMes
 from mainspring.log.engines.nats.snapshots import USUAL_RULES, StreamTrimmer, TrimmingRules
 from mainspring.log.engines.nats.stream import StreamInfo
 from mainspring.loop import BackgroundTasks, reject, wake
+from mainspring.private_files import FILE_MODE
 
 MOST_AT_ONCE = 256  # messages handed to the replica together
 STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
@@ -108,6 +110,7 @@ class JetStreamEngine(ReadThrough, Watched):
             await self._connection.open(self.address.patience)
             found = await find_stream(self._connection, self.replica.path)
             found = await open_replica(self.replica, self._connection, found)
+            self.replica.on_failure(self._failed)
             self.replica.writer.me = writer
             self._sender = Sender(self._connection, writer)
             self._trimmer = StreamTrimmer(
@@ -271,8 +274,10 @@ class JetStreamEngine(ReadThrough, Watched):
             self._waiting_bytes -= self._waiting.popleft().size
         if error is None:
             self._apply()  # the disk works while the changes are reported
+        elif isinstance(error, LogGone):
+            self._failed(error)
         elif isinstance(error, FormatError) or self.replica.damaged_by(error):
-            self.replica.suspect.touch()
+            self.replica.suspect.touch(FILE_MODE)
             self._failed(error)
         else:
             _logger.error("the replica cannot be written; trying again: %s", error)
@@ -291,6 +296,8 @@ class JetStreamEngine(ReadThrough, Watched):
 
     def _failed(self, error: MainspringError) -> None:
         """This node cannot go on. Reads are still answered; nothing is written any more."""
+        if self._fault is not None:
+            return
         self._fault = error
         _logger.error("the log cannot be followed any further: %s", error)
         if self._sender is not None:

@@ -39,9 +39,11 @@ from mainspring.log.contract import (
 from mainspring.log.engines.nats import encoding
 from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
 from mainspring.log.engines.sqlite.engine import SqliteEngine
+from mainspring.log.engines.sqlite.files import look_at_wal, refuse_foreign_wal
 from mainspring.log.engines.sqlite.plan import CommitPlan
 from mainspring.log.engines.sqlite.reader import SqliteReader
 from mainspring.log.engines.sqlite.writer import SqliteWriter, Statement
+from mainspring.private_files import FILE_MODE
 
 T = TypeVar("T")
 
@@ -333,6 +335,10 @@ class ReplicaWriter(SqliteWriter):
 class Replica(SqliteEngine):
     """The replica as an engine to read from. It is written only by `apply`."""
 
+    def _look_before_opening(self) -> None:
+        """What SQLite does not see of the write-ahead log comes again from the stream."""
+        refuse_foreign_wal(self.path, look_at_wal(self.path))
+
     def _make_writer(self) -> ReplicaWriter:
         return ReplicaWriter(self.path)
 
@@ -354,7 +360,7 @@ class Replica(SqliteEngine):
             return super()._with_reader(work)
         except (DamagedEvent, DamagedRecord):
             with suppress(OSError):
-                self.suspect.touch()
+                self.suspect.touch(FILE_MODE)
             raise
 
     @property

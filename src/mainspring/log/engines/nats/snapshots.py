@@ -36,6 +36,7 @@ from mainspring.log.engines.nats.messages import Sender
 from mainspring.log.engines.nats.replica import Replica
 from mainspring.log.engines.sqlite.check import check
 from mainspring.loop import BackgroundTasks
+from mainspring.private_files import make_private_file
 
 OBJECT: Final = "replica"
 AGAIN_SECONDS: Final = 30.0  # after a failure
@@ -58,6 +59,7 @@ USUAL_RULES: Final = TrimmingRules()
 def copy(replica: Path, target: Path) -> Snapshot:
     """A compact copy of the replica from one moment in time. Raises `OSError` when it is not sound."""
     target.unlink(missing_ok=True)
+    make_private_file(target)
     with closing(sqlite3.connect(f"{replica.resolve().as_uri()}?mode=ro", uri=True)) as reading:
         reading.execute("VACUUM INTO ?", (str(target),))
     report = check(target)
@@ -97,6 +99,7 @@ async def download(link: ServerLink, address: NatsAddress, target: Path) -> bool
     bucket = await _bucket(link, address)
     if bucket is None or await stored(link, address) is None:
         return False
+    make_private_file(target)
     with target.open("wb") as file:
         into = _Counting(file)
         try:

@@ -29,15 +29,15 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import quote
 
 import msgspec
 from aiohttp import hdrs, web
 
-from mainspring.bus import EventId, NewEvent, Published, UnknownEvent, envelope
+from mainspring.bus import Entry, EventId, NewEvent, Published, UnknownEvent, envelope
 from mainspring.errors import MainspringError
-from mainspring.log import StoredEvent
+from mainspring.log import DamagedEvent, StoredEvent
 from mainspring.server.http.call import JSON, MAX_INTEGER, Call, decode_body, json_response, unsupported
 from mainspring.server.http.documents import cloudevents
 from mainspring.server.http.problem import HttpProblem, bad_query, cut_short
@@ -268,16 +268,42 @@ class StoredEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-_PAGE: Final = "Events, and the cursor that goes on behind them."
-StoredEventPage: type = described("StoredEventPage", _PAGE, events=list[StoredEnvelope], cursor=str)
+class DamagedPlace(msgspec.Struct, frozen=True):
+    """Where a stored event is damaged: it cannot be read any more."""
+
+    topic: str
+    partition: int
+    offset: int
+    code: str
+    message: str
 
 
-def one_line(event: StoredEvent) -> bytes:
+def _damaged(entry: DamagedEvent) -> bytes:
+    return msgspec.json.encode(DamagedPlace(entry.topic, entry.partition, entry.offset, entry.code, entry.message))
+
+
+def one_line(entry: Entry) -> bytes:
     """The event as one line of NDJSON. In JSON text, a bare line break can only stand between tokens."""
-    return envelope(event).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
+    if isinstance(entry, DamagedEvent):
+        return b'{"damaged":' + _damaged(entry) + b"}\n"
+    return envelope(entry).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
-_ENCODINGS: Final[dict[str, tuple[Callable[[StoredEvent], bytes], bytes, bytes, bytes]]] = {
+class StoredEventPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Events, and the cursor that goes on behind them. `damaged` says which events among them cannot be read."""
+
+    events: list[StoredEnvelope]
+    cursor: str
+    damaged: list[DamagedPlace] = []
+
+
+def _sound(entry: Entry) -> StoredEvent:
+    if isinstance(entry, DamagedEvent):
+        raise entry
+    return entry
+
+
+_ENCODINGS: Final[dict[str, tuple[Callable[[Any], bytes], bytes, bytes, bytes]]] = {
     # how an event is written, and what stands before the first one, between two, and behind the last one
     JSON: (envelope, b'{"events":[', b",", b"]"),
     NDJSON: (one_line, b"", b"", b""),
@@ -294,8 +320,8 @@ class Range:
     limit: int | None
     to_ms: int | None
 
-    def includes(self, event: StoredEvent) -> bool:
-        return self.to_ms is None or event.ts < self.to_ms
+    def includes(self, entry: Entry) -> bool:
+        return self.to_ms is None or isinstance(entry, DamagedEvent) or entry.ts < self.to_ms
 
 
 @operation(
@@ -326,18 +352,32 @@ async def read_events(call: Call) -> web.StreamResponse:
     wanted = await _range(call, DEFAULT_LIMIT if form != NDJSON else None)
     pages = _pages(call, wanted)
     # Read before the answer begins, so that a refusal still has its status.
-    page: list[StoredEvent] = await anext(pages, [])
+    page: list[Entry] = await anext(pages, [])
+    if page and form == cloudevents.BATCHED:  # has no place to name a damaged event in
+        _sound(page[0])
     response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: form, hdrs.CACHE_CONTROL: "no-store"})
     await response.prepare(call.request)
     if call.request.method == hdrs.METH_HEAD:
         return response
     encode, begin, between, end = _ENCODINGS[form]
+    damaged: list[bytes] = []
+    begun = False
     try:
-        if not page:
-            end = begin + end
         while page:
-            await _write(call, response, begin + between.join(encode(event) for event in page))
-            begin, page = between, await anext(pages, [])
+            while form != NDJSON and page and isinstance(page[0], DamagedEvent):  # they come first in a page
+                if form == JSON:
+                    damaged.append(_damaged(page[0]))
+                    del page[0]
+                else:
+                    raise page[0]
+            if page:
+                await _write(call, response, begin + between.join(encode(entry) for entry in page))
+                begin, begun = between, True
+            page = await anext(pages, [])
+        if not begun:
+            end = begin + end
+        if damaged:
+            end += b',"damaged":[' + b",".join(damaged) + b"]"
         if form == JSON:
             end += b',"cursor":"%b"}' % cursor_text(wanted.seen)
         await response.write_eof(end)
@@ -354,18 +394,19 @@ async def read_events(call: Call) -> web.StreamResponse:
 async def read_event(call: Call) -> web.Response:
     """The event at one offset; as JSON or as a CloudEvent.
 
-    404 when nothing is there (any more).
+    404 when nothing is there (any more), 500 with the code `damaged_event` when its bytes are not what was stored.
     """
     form = call.accepted_type((JSON, cloudevents.STRUCTURED))
     topic, partition, offset = call.topic, call.path_integer("partition"), call.path_integer("offset")
     count = call.bus.topics.get(topic).config.partitions
-    found = await call.bus.read(topic, partition, offset, 1, agent=call.caller) if partition < count else []
+    found = await call.bus.entries(topic, partition, offset, 1, agent=call.caller) if partition < count else []
     if not found or found[0].offset != offset:
         raise UnknownEvent(
             f"There is no event at offset {offset} of partition {partition}.",
             remedy=f"GET /topics/{topic}/offsets says where the partition begins and ends.",
         )
-    text = envelope(found[0]) if form == JSON else cloudevents.to_structured(found[0])
+    event = _sound(found[0])
+    text = envelope(event) if form == JSON else cloudevents.to_structured(event)
     return json_response(text, content_type=form)
 
 
@@ -418,13 +459,13 @@ async def _seen_at_moment(call: Call, tails: dict[int, int]) -> dict[int, int]:
     return {each: await call.bus.offset_at(call.topic, each, from_ms) - 1 for each in tails}
 
 
-async def _pages(call: Call, wanted: Range) -> AsyncIterator[list[StoredEvent]]:
+async def _pages(call: Call, wanted: Range) -> AsyncIterator[list[Entry]]:
     """The events of the range, a page at a time; moves the cursor along. No page is empty."""
     left = wanted.limit
     for partition, tail in sorted(wanted.tails.items()):
-        while left != 0 and (start := wanted.seen[partition] + 1) <= tail:
+        while left != 0 and (start := wanted.seen[partition] + 1) <= max(tail, 1):  # an empty one may be damaged
             size = PAGE_EVENTS if left is None else min(left, PAGE_EVENTS)
-            page = await call.bus.read(call.topic, partition, start, size, agent=call.caller)
+            page = await call.bus.entries(call.topic, partition, start, size, agent=call.caller)
             page = [event for event in page if event.offset <= tail]
             if not page:
                 wanted.seen[partition] = tail
@@ -474,7 +515,7 @@ async def stream_events(call: Call) -> web.StreamResponse:
     await response.prepare(call.request)
     if call.request.method == hdrs.METH_HEAD:
         return response
-    batches = call.bus.follow(call.topic, after=dict(seen), agent=call.caller)
+    batches = call.bus.follow_entries(call.topic, after=dict(seen), agent=call.caller)
     try:
         await _write(call, response, b"retry: %d\n\nid: %b\n\n" % (RECONNECT_MS, cursor_text(seen)))
         await _relay(call, response, batches, seen)
@@ -500,7 +541,7 @@ async def _begin_stream(call: Call) -> dict[int, int]:
 
 
 async def _relay(
-    call: Call, response: web.StreamResponse, batches: AsyncIterator[list[StoredEvent]], seen: dict[int, int]
+    call: Call, response: web.StreamResponse, batches: AsyncIterator[list[Entry]], seen: dict[int, int]
 ) -> None:
     """Pass on what comes until the bus or the node stops; say something whenever nothing came for a while."""
     coming = asyncio.ensure_future(anext(batches, None))
@@ -526,11 +567,14 @@ async def _relay(
         await asyncio.gather(coming, closing, return_exceptions=True)
 
 
-def _messages(batch: list[StoredEvent], seen: dict[int, int]) -> bytes:
+def _messages(batch: list[Entry], seen: dict[int, int]) -> bytes:
     messages: list[bytes] = []
-    for event in batch:
-        seen[event.partition] = event.offset
-        messages.append(sse_message(envelope(event), cursor_text(seen)))
+    for entry in batch:
+        seen[entry.partition] = entry.offset
+        if isinstance(entry, DamagedEvent):
+            messages.append(b"event: damaged\n" + sse_message(_damaged(entry), cursor_text(seen)))
+        else:
+            messages.append(sse_message(envelope(entry), cursor_text(seen)))
     return b"".join(messages)
 
 
