@@ -34,6 +34,7 @@ def test_a_fault_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     assert Mutant("no file", "x.py", "a", "b", ()).problems(tmp_path) == ["there is no file x.py"]
 
 
+@pytest.mark.slow
 def test_a_fault_is_caught_by_a_test_that_fails_and_mended_again(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "numbers_.py").write_text("def double(n):\n    return 2 * n\n")
