@@ -51,11 +51,11 @@ export class Event {
   #subscription;
   #epoch;
 
-  constructor(subscription, epoch, message) {
+  constructor(subscription, epoch, topic, message) {
     const envelope = message.envelope;
     this.#subscription = subscription;
     this.#epoch = epoch;
-    this.topic = subscription.topic;
+    this.topic = topic;
     this.group = subscription.group;
     this.partition = message.partition;
     this.offset = message.offset;
@@ -117,14 +117,13 @@ export class Subscription {
 
   say(type, event, epoch, more) {
     if (epoch !== this.epoch || this.closed) return false;
-    const { topic, group } = this;
-    this.client.send({ type, topic, group, partition: event.partition, offset: event.offset, ...more });
+    this.client.send({ type, topic: event.topic, group: this.group, partition: event.partition, offset: event.offset, ...more });
     return true;
   }
 
-  take(messages) {
+  take(topic, messages) {
     for (const message of messages) {
-      const event = new Event(this, this.epoch, message);
+      const event = new Event(this, this.epoch, topic, message);
       if (this.handler) {
         this.#handle(event);
       } else {
@@ -253,8 +252,9 @@ export class BusClient {
   }
 
   /**
-   * Consume a topic as a member of a group. `from` is "latest", "beginning", an offset or a Date; it says where a new
-   * group starts. Without a handler, iterate the result with `for await`.
+   * Consume a topic as a member of a group, or every topic that fits a pattern (`orders.*`), also later ones. `from` is
+   * "latest", "beginning", an offset or a Date; it says where a new group starts. Without a handler, iterate the result
+   * with `for await`.
    */
   subscribe(topic, { group, from, maxInflight = 64, filter, ack = "each", sticky } = {}, handler, onError) {
     const place = JSON.stringify([topic, group]);
@@ -529,8 +529,8 @@ export class BusClient {
   #received(text) {
     const frame = JSON.parse(text);
     if (frame.type === "MESSAGES" || frame.type === "MESSAGE") {
-      const subscription = this.#subscriptions.get(JSON.stringify([frame.topic, frame.group]));
-      subscription?.take(frame.messages ?? [frame]);
+      const place = JSON.stringify([frame.pattern ?? frame.topic, frame.group]);
+      this.#subscriptions.get(place)?.take(frame.topic, frame.messages ?? [frame]);
     } else if (frame.type === "PUBLISHED_BATCH") {
       this.#stored(frame);
     } else if (frame.type === "OK") {

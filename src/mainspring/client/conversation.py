@@ -61,11 +61,26 @@ class SubscriptionRequest:
     on_answer: Answered = lambda _: None
     on_drop: Callable[[], None] = lambda: None
     heads: tuple[bytes, ...] = field(init=False)
+    parts: dict[str, SubscriptionRequest] = field(default_factory=dict)  # of a pattern: one per topic with leases
 
     def __post_init__(self) -> None:
         self.ack_each = self.options.get("ack") == "each"
         place = b'"topic":%b,"group":%b,"partition":' % (encode(self.topic), encode(self.group))
         self.heads = tuple(b'{"type":"%b",%b' % (verb, place) for verb in (b"ACK", b"NACK", b"EXTEND"))
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it is of every topic whose name fits."""
+        return "*" in self.topic
+
+    def part(self, topic: str) -> SubscriptionRequest:
+        """What leases of this topic belong to."""
+        if not self.is_pattern:
+            return self
+        found = self.parts.get(topic)
+        if found is None:
+            found = self.parts[topic] = SubscriptionRequest(topic, self.group, None, self.options, epoch=self.epoch)
+        return found
 
 
 class Conversation:
@@ -105,6 +120,7 @@ class Conversation:
         for held in self._held.values():
             held.epoch = 0
             held.upto.clear()
+            held.parts.clear()
             held.on_drop()
         asked, self._asked = self._asked, {}
         for _, answered in asked.values():
@@ -182,8 +198,10 @@ class Conversation:
         if not self._forget(held):
             answered(OkFrame())
         elif self.open:
-            self.flush_acks(held)
-            held.epoch = 0
+            for each in (held, *held.parts.values()):
+                self.flush_acks(each)
+                each.epoch = 0
+            held.parts.clear()
             self.request("UNSUBSCRIBE", {"topic": held.topic, "group": held.group}, answered)
         else:
             answered(OkFrame())
@@ -246,10 +264,13 @@ class Conversation:
         self._send(b'%b%d,"offset":%d%b}' % (held.heads[1], partition, offset, more))
         return True
 
-    def extend(self, held: SubscriptionRequest, partition: int, offset: int, epoch: int, ms: int) -> bool:
+    def extend(
+        self, held: SubscriptionRequest, partition: int, offset: int, epoch: int, ms: int, *, begun: bool = False
+    ) -> bool:
         if epoch != held.epoch:
             return False
-        self._send(b'%b%d,"offset":%d,"ms":%d}' % (held.heads[2], partition, offset, ms))
+        more = b',"begun":true' if begun else b""
+        self._send(b'%b%d,"offset":%d,"ms":%d%b}' % (held.heads[2], partition, offset, ms, more))
         return True
 
     def flush_acks(self, held: SubscriptionRequest) -> None:
@@ -271,7 +292,7 @@ class Conversation:
             return
         kind = type(answer)
         if kind is MessagesFrame:
-            self._deliver(answer.topic, answer.group, answer.messages)  # type: ignore[union-attr]
+            self._deliver(answer.pattern or answer.topic, answer.group, answer.messages)  # type: ignore[union-attr]
         elif kind is PublishedBatchFrame:
             self.publishing.stored(answer.corr, answer.offsets)  # type: ignore[union-attr]
             self.publishing.flush()

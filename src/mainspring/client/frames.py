@@ -52,12 +52,14 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     offset: int
     envelope: EventEnvelope
     attempt: int = 1
+    ended: int = 0  # processes that ended with it, where the subscription asks for that
 
 
 class MessagesFrame(msgspec.Struct, frozen=True, gc=False, tag="MESSAGES", tag_field="type"):
     topic: str
     group: str
     messages: list[Delivered]
+    pattern: str = ""  # what was subscribed to, where that is not the topic
 
 
 class MessageFrame(Delivered, frozen=True, gc=False, kw_only=True, tag="MESSAGE", tag_field="type"):

@@ -346,8 +346,9 @@ class Core:
         for each in consumers:
             of_pattern = PatternConsuming(each, consuming, self.bus, self.loop) if each.is_pattern else None
             self.consuming.append(of_pattern or consuming(each))
-        self.bus.topics.declared = groups_of(consumers)
-        self.bus.groups.has_consumers = bool(consumers)
+        tasks = list(app.tasks) if self.settings.run_tasks else []
+        self.bus.topics.declared = groups_of(consumers, tasks)
+        self.bus.groups.has_consumers = bool(consumers or tasks)
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish
