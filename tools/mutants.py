@@ -33,7 +33,7 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 LIST: Final = ROOT / "tools" / "mutants.toml"
 LONGEST_S: Final = 600  # for the tests of one fault: a fault may well make a test wait for ever
 LONGEST_SUITE_S: Final = 7_200
-FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$", re.MULTILINE)
 NO_END: Final = "the tests came to no end"
 PASSED, CAUGHT, SURVIVED, BROKEN = "passed", "caught", "SURVIVED", "BROKEN"
 
