@@ -71,6 +71,10 @@ crash: prepare
 mutants: prepare
 	$(BIN)/python -m tools.mutants $(ARGS)
 
+# What a loss of power may leave of the files, for every sequence of up to three operations; POWER_CUTS=100 takes so many.
+power-cuts: prepare
+	POWER_CUTS=$(or $(POWER_CUTS),all) $(BIN)/python -m pytest tests/process/log/test_power_cuts.py -s --timeout 86400 $(ARGS)
+
 # Rounds of faults on real servers: an hour on each engine unless CHAOS_SECONDS and CHAOS_ROUNDS say otherwise.
 chaos: prepare
 	CHAOS_SECONDS=$${CHAOS_SECONDS:-300} CHAOS_ROUNDS=$${CHAOS_ROUNDS:-12} $(BIN)/python -m pytest tests/chaos -s $(ARGS)
