@@ -7,6 +7,7 @@
 #   make bench   measure, one JSON object per part
 #   make pages   write the reference pages that are made from the code
 #   make crash   kill nodes under load a thousand times, and look for anything lost
+#   make power-cuts open every state that a loss of power may leave of the log's files
 #   make mutants break the code on purpose, one fault at a time, and see that the tests notice
 #   make chaos   break servers and nodes for an hour, and check what they promised
 #   make clean   remove what these commands made (./data stays)
@@ -21,7 +22,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long crash mutants chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants chaos pages clean help
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -12
