@@ -6,25 +6,30 @@ It builds the parts and hands requests to them; the ideas are in the parts. `Pub
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from mainspring.bus.access.access import Access, Caller, Checker, Who
+from mainspring.bus.access.patterns import Pattern
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.errors import BadOffset
+from mainspring.bus.errors import BadOffset, Forbidden
 from mainspring.bus.groups.dead_letters import DeadLetterQueue, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.local import LocalSupply
 from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
+from mainspring.bus.names import check_name
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
+from mainspring.bus.quotas import UNLIMITED, Quotas
 from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
 from mainspring.bus.schedules.schedule import Schedule
 from mainspring.bus.schedules.schedules import CALLS, Schedules
@@ -41,7 +46,7 @@ from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
 from mainspring.durations import Duration, duration_ms
 from mainspring.log import DamagedEvent, KeptRecord, Log, Prepared, StoredEvent
-from mainspring.loop import Clock, Loop
+from mainspring.loop import BackgroundTasks, Clock, Loop
 from mainspring.settings import Settings
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
@@ -80,6 +85,8 @@ class Bus:
         """
         self.settings = settings
         self.clock = clock
+        self.quotas: Quotas = Quotas(settings, clock)
+        self.loop: Loop = loop
         self.counters: BusCounters = BusCounters()
         self._log = log
         self._new_id = new_id
@@ -316,6 +323,39 @@ class Bus:
         async for entries in follow(self._log, state, after, lambda: self._state == "stopped"):
             yield _upcast(entries, state.upcaster)
 
+    async def follow_pattern(
+        self, pattern: str, after: Mapping[str, Mapping[int, int]], *, agent: Who = None
+    ) -> AsyncIterator[list[Entry]]:
+        """`follow_entries` for every topic whose name fits and that `agent` may read; each list is of one topic.
+
+        `after` is by topic. One that is not named there, or appears later, is followed from its beginning.
+        """
+        wanted, arrived = Pattern(pattern), asyncio.Queue[list[Entry]](1)
+        following, names = BackgroundTasks(logger, "followers of a pattern"), set[str]()
+
+        async def follow_one(name: str) -> None:
+            with suppress(Forbidden):
+                await self.ensure_topic(name)
+                begin = dict.fromkeys(range(self.topics.get(name).config.partitions), 0)
+                async for entries in self.follow_entries(name, after={**begin, **after.get(name, {})}, agent=agent):
+                    await arrived.put(entries)
+
+        def begin(name: str) -> None:
+            if name not in names and wanted.covers_topic(name):
+                names.add(name)
+                following.start(follow_one(name), f"follow {name}")
+
+        self.topics.on_new.append(begin)
+        try:
+            for topic in self.topics.all():
+                if topic.exists:
+                    begin(topic.name)
+            while self._state != "stopped":
+                yield await arrived.get()
+        finally:
+            self.topics.on_new.remove(begin)
+            await following.cancel()
+
     async def _readable(self, name: str, agent: Who, partition: int = 0) -> Topic:
         topic = self.topics.get(name)
         await self.access.check(name, "subscribe", agent)
@@ -340,15 +380,16 @@ class Bus:
 
     async def put_schedule(self, schedule: Schedule, *, agent: Who = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
-        self.topics.open(schedule.topic)
+        check_name("topic", schedule.topic)
         await self.access.check(schedule.topic, "publish", agent)
-        return await self.schedules.put(self.admission.accept_schedule(schedule, agent))
+        quota = agent.quota if isinstance(agent, Caller) else UNLIMITED
+        return await self.schedules.put(self.admission.accept_schedule(schedule, agent), quota)
 
     # -- numbers
 
     def stats(self) -> Stats:
         """Counters since the start, and gauges of now."""
-        return self.counters.snapshot(self.topics.all())
+        return self.counters.snapshot(self.topics.all(), self.quotas.refused)
 
     # -- what the node writes itself
 

@@ -23,7 +23,7 @@ from mainspring.app import App, DeclaredConsumer, refuse_shared_groups
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
 from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
-from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
+from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, open_engine
@@ -279,7 +279,13 @@ class Core:
         if isinstance(engine, FallibleEngine):
             engine.on_failure(self._must_end)
         required = settings.require_durable
-        await with_patience(lambda: check_durability(self.log, required=required), self.loop, settings.wait_for_engine)
+        self.durability: DurabilityWatch = DurabilityWatch(
+            self.log, self.loop, required=required, failed=self._must_end
+        )
+        await with_patience(self.durability.ask, self.loop, settings.wait_for_engine)
+        if self.log.shared:
+            watching = asyncio.create_task(self.durability.follow(), name="durability")
+            self._undo.callback(watching.cancel)
         self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
 
     def _alone(self) -> Alone:
@@ -346,8 +352,9 @@ class Core:
         for each in consumers:
             of_pattern = PatternConsuming(each, consuming, self.bus, self.loop) if each.is_pattern else None
             self.consuming.append(of_pattern or consuming(each))
-        self.bus.topics.declared = groups_of(consumers)
-        self.bus.groups.has_consumers = bool(consumers)
+        tasks = list(app.tasks) if self.settings.run_tasks else []
+        self.bus.topics.declared = groups_of(consumers, tasks)
+        self.bus.groups.has_consumers = bool(consumers or tasks)
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish

@@ -84,6 +84,10 @@ class LeasedTask:
         return bytes(self.envelope.payload)
 
     @property
+    def ended(self) -> int:
+        return self.position.ends.get(self.offset, (0, 0))[0]
+
+    @property
     def is_held(self) -> bool:
         return self.offset in self.lane.held.get(self.partition, {})
 
@@ -262,8 +266,9 @@ class NodePort:
             task.span = begin_delivery(tracing.recorder, task.envelope, *place, task.attempt)
 
     def _store_attempt(self, task: LeasedTask) -> Awaitable[bool] | None:
-        """After an unclean end: a task that ends the process must be counted."""
-        if not task.position.is_careful():
+        """After an unclean end, and when it comes again: a task that ends the process must be counted."""
+        may_end = task.attempt > 1 or task.offset < task.position.careful_until
+        if not may_end and not task.position.is_careful():
             return None
         return task.lane.settlement.store_attempt(task.position, task.offset)
 
