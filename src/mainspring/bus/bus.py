@@ -26,8 +26,10 @@ from mainspring.bus.groups.local import LocalSupply
 from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
+from mainspring.bus.names import check_name
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
+from mainspring.bus.quotas import UNLIMITED, Quotas
 from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
 from mainspring.bus.schedules.schedule import Schedule
 from mainspring.bus.schedules.schedules import CALLS, Schedules
@@ -83,6 +85,7 @@ class Bus:
         """
         self.settings = settings
         self.clock = clock
+        self.quotas: Quotas = Quotas(settings, clock)
         self.loop: Loop = loop
         self.counters: BusCounters = BusCounters()
         self._log = log
@@ -377,15 +380,16 @@ class Bus:
 
     async def put_schedule(self, schedule: Schedule, *, agent: Who = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
-        self.topics.open(schedule.topic)
+        check_name("topic", schedule.topic)
         await self.access.check(schedule.topic, "publish", agent)
-        return await self.schedules.put(self.admission.accept_schedule(schedule, agent))
+        quota = agent.quota if isinstance(agent, Caller) else UNLIMITED
+        return await self.schedules.put(self.admission.accept_schedule(schedule, agent), quota)
 
     # -- numbers
 
     def stats(self) -> Stats:
         """Counters since the start, and gauges of now."""
-        return self.counters.snapshot(self.topics.all())
+        return self.counters.snapshot(self.topics.all(), self.quotas.refused)
 
     # -- what the node writes itself
 

@@ -214,7 +214,7 @@ class Client(ClientConnection):
             event = self._event(id, item.payload, item.key, item.headers, item.delay, item.at, item.ttl)
         else:
             id = self.new_id()
-            event = self._event(id, item, None, None, 0.0, None)
+            event = self._check_size(encode_event(id, item))
         tally.sent += 1
         self.put(topic, Counted(id, event, tally))
 
@@ -226,17 +226,21 @@ class Client(ClientConnection):
         headers: dict[str, str] | None,
         delay: Duration,
         at: datetime | None,
-        ttl: Duration = 0,
+        ttl: Duration,
     ) -> bytes:
-        event = encode_event(
-            id,
-            payload,
-            key,
-            headers,
-            duration_ms(delay) if delay else 0,
-            moment_ms(at, self.clock.wall_ms()) if at is not None else 0,
-            duration_ms(ttl) if ttl else 0,
+        return self._check_size(
+            encode_event(
+                id,
+                payload,
+                key,
+                headers,
+                duration_ms(delay) if delay else 0,
+                moment_ms(at, self.clock.wall_ms()) if at is not None else 0,
+                duration_ms(ttl) if ttl else 0,
+            )
         )
+
+    def _check_size(self, event: bytes) -> bytes:
         if len(event) > self.options.max_event_bytes:
             raise EventTooLarge(
                 f"the event has {len(event)} bytes, more than {self.options.max_event_bytes}",
@@ -721,7 +725,7 @@ class Client(ClientConnection):
                 return await future
             except NodeRefused as error:
                 if error.code in TRY_AGAIN:
-                    await asyncio.sleep(pauses.failed() / 1000)
+                    await asyncio.sleep(max(pauses.failed(), error.retry_after_ms) / 1000)
                 elif error.code != "connection_lost":
                     raise
 

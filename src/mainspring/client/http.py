@@ -100,7 +100,7 @@ class NodeHttp:
             try:
                 return await self._fetch_once(method, path, body, params, limit_s)
             except NodeRefused as error:
-                pause_s = pauses.failed() / 1000
+                pause_s = max(pauses.failed(), error.retry_after_ms) / 1000
                 if error.code not in TRY_AGAIN or now() + pause_s > give_up:
                     raise
                 await asyncio.sleep(pause_s)
@@ -203,4 +203,7 @@ def problem(status: int, data: bytes) -> NodeRefused | Fail:
     if isinstance(error, dict):
         return fail_from(error.get("data"), str(error.get("type")))
     message = str(told.get("message") or told.get("detail") or f"the node answered {status}")
-    return NodeRefused(message, remedy=str(told.get("remedy") or ""), code=str(told.get("code") or f"http_{status}"))
+    code, wait_ms = str(told.get("code") or f"http_{status}"), told.get("retry_after_ms")
+    refused = NodeRefused(message, remedy=str(told.get("remedy") or ""), code=code)
+    refused.retry_after_ms = wait_ms if isinstance(wait_ms, int) else 0
+    return refused

@@ -131,7 +131,7 @@ class Event(Generic[T]):
 
         The protocol answers no acknowledgement; the node stores it within some milliseconds.
         """
-        done = self.accept()
+        done = self.subscription.ack(self)
         if self.subscription.congested:
             await self.subscription.relieved()
         return done
@@ -411,7 +411,10 @@ class Subscription(Generic[T]):
         self.settled += 1
         if event.span is not None:
             event.span.end()
-        return self._conversation.ack(self.held.part(event.topic), event.partition, event.offset, event.epoch)
+        held, delivered = self.held, event.delivered
+        if held.is_pattern:
+            held = held.part(delivered.envelope.topic)
+        return self._conversation.ack(held, delivered.partition, delivered.offset, event.epoch)
 
     def nack(self, event: Event[Any], delay_ms: int | None, reason: str) -> bool:
         """`Event.nack` without waiting for room on the connection. False: the lease was gone already."""

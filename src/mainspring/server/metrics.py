@@ -201,6 +201,8 @@ def _events(stats: Stats, topics: Container[str]) -> Iterator[Metric]:
     yield _counter("redeliveries", "Deliveries that were not the first.", stats.redeliveries)
     yield _counter("dead_letters", "Events a group gave up on.", stats.dlq)
     yield _counter("expired_events", "Events that no consumer of a group got in time.", stats.expired)
+    refused = "Requests refused because a caller's quota was used up."
+    yield _counter("quota_refusals", refused, (stats.refused or {}).items(), "quota")
     yield _counter("damaged_events", "Events that a group could not be given, because they are damaged.", stats.damaged)
     yield _gauge("inflight_events", "Events delivered and not yet acknowledged.", stats.inflight)
     yield _gauge("connections", "WebSocket connections open now.", stats.connections)

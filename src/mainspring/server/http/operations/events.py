@@ -158,6 +158,7 @@ async def publish(call: Call) -> web.Response:
     else:
         given = decode_body(EventBody, body)
         event, expect = given.event(), given.expect
+    call.quota.spend(1, 0)
     published = await call.bus.publish(
         call.topic,
         event.payload,
@@ -199,6 +200,7 @@ async def _publish_batch(call: Call, given: Iterable[NewEvent]) -> web.Response:
             await asyncio.sleep(0)
     if not events:
         raise HttpProblem("bad_frame", "The batch holds no event.", "Send at least one.")
+    call.quota.spend(len(events), 0)
     claimed = {event.headers.get("agent_id") if event.headers else None for event in events}
     named = claimed.pop() if len(claimed) == 1 else None  # a batch has one publisher
     agent = call.publisher(None if named is None else {"agent_id": named})
