@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from mainspring.backoff import Backoff
 from mainspring.client import BadPayload, ClientError, Closed, describe
 from mainspring.errors import MainspringError
-from mainspring.loop import HandlerThreads, blocking_verb, wake
+from mainspring.loop import HandlerThreads, blocking_verb, time_limit, wake
 from mainspring.retries import Reject, Retries
 from mainspring.tasks.ports import Delivery, Report, StoredReport, TaskLane, TaskPort
 from mainspring.tasks.results import NotStorable, State, encode_record
@@ -614,13 +614,13 @@ class Worker:
         running_task.set(context)
         handling.set((event.id, event.headers.get(CORRELATION)))
         limit_s = _number(event.headers.get(TIMEOUT), (task.retries.timeout_ms or 0) / 1000)
-        limit = asyncio.timeout(limit_s) if limit_s else None
+        limit: asyncio.Timeout | None = None
         try:
             with event.span.current() if event.span is not None else contextlib.nullcontext():
-                if limit is None:
+                if not limit_s:
                     value = await task.run(event.raw_payload, context, self._threads)
                 else:
-                    async with limit:
+                    async with time_limit(limit_s) as limit:
                         value = await task.run(event.raw_payload, context, self._threads)
         except asyncio.CancelledError:
             context.cancelled = True

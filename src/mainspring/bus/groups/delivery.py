@@ -87,7 +87,8 @@ class Delivery:
                 return
             self._loop.cancel(planned[1])
         if not self.closed:
-            self._timers[group] = (deadline, self._loop.schedule_at(deadline, self._check, group, ref=False))
+            timer = self._loop.schedule_at(deadline, self._check, group, kind="timeout", ref=False)
+            self._timers[group] = (deadline, timer)
 
     def _check(self, group: Group) -> None:
         self._timers.pop(group, None)
