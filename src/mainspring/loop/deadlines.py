@@ -57,7 +57,7 @@ async def time_limit(delay_s: float | None) -> AsyncIterator[asyncio.Timeout]:
     """Like `asyncio.timeout`, for what may have arrived while this process was stopped or its loop was blocked."""
     aio = asyncio.get_running_loop()
     async with asyncio.timeout(None) as limit:
-        cancel = None if delay_s is None else call_at_deadline(delay_s, lambda: limit.reschedule(aio.time()))
+        cancel = None if delay_s is None else call_at_deadline(delay_s, lambda: limit.reschedule(aio.time() - 1))
         try:
             yield limit
         finally:

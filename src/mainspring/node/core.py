@@ -123,6 +123,7 @@ class Core:
             tracing.switch_on()
             await self._load()
             phases = self.kernel.phases
+            self.bus.delivery.hold()
             await self._undo_later(self.bus.start, self.bus.stop)
             if self.app is not None:
                 self.declarations = Declarations(self.app, self.bus, self.log, self.loop, self.cluster)
@@ -144,6 +145,7 @@ class Core:
                 asyncio.get_running_loop().call_soon(self.watchdog.booted)
             ready = self.kernel.ready(adapters)
             on_ready(ready)
+            self.bus.delivery.go_on()
             self.kernel.go_on()
             self.runtime.go_on()
             return ready
@@ -345,8 +347,9 @@ class Core:
         for each in consumers:
             of_pattern = PatternConsuming(each, consuming, self.bus, self.loop) if each.is_pattern else None
             self.consuming.append(of_pattern or consuming(each))
-        self.bus.topics.declared = groups_of(consumers)
-        self.bus.groups.has_consumers = bool(consumers)
+        tasks = tuple(app.tasks) if self.settings.run_tasks else ()
+        self.bus.topics.declared = groups_of(consumers, tasks)
+        self.bus.groups.has_consumers = bool(consumers or tasks)
 
     def _serve_tasks(self, app: App) -> None:
         app.publisher = self._publish

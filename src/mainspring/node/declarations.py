@@ -24,6 +24,7 @@ from mainspring.errors import MainspringError
 from mainspring.kernel import CapabilityError
 from mainspring.log import Log, Refused
 from mainspring.loop import Loop, pause
+from mainspring.tasks import Task
 
 logger: logging.Logger = logging.getLogger("mainspring.app")
 
@@ -125,9 +126,11 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
     ]
 
 
-def groups_of(consumers: Sequence[DeclaredConsumer]) -> Callable[[str, str], DeclaredGroup]:
-    """What the consumers of a program say about a group, by topic and group."""
-    declared: dict[tuple[str, str], DeclaredGroup] = {}
+def groups_of(
+    consumers: Sequence[DeclaredConsumer], tasks: Iterable[Task[..., Any]]
+) -> Callable[[str, str], DeclaredGroup]:
+    """What the consumers of a program say about a group, by topic and group; and which groups are its tasks'."""
+    declared = {(topic, task.group): DeclaredGroup() for task in tasks for topic in task.topics.lanes()}
     patterns: list[tuple[Pattern, str, DeclaredGroup]] = []
     for each in consumers:
         said = DeclaredGroup(each.retries.max_attempts or 0, each.limits.group_concurrency)

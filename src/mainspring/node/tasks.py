@@ -257,9 +257,12 @@ class NodePort:
             place = (task.topic, task.group, task.partition, task.offset)
             task.span = begin_delivery(tracing.recorder, task.envelope, *place, task.attempt)
 
+    def ends(self, event: LeasedTask) -> int:
+        return event.position.ends.get(event.offset, (0, 0))[0]
+
     async def _store_attempt(self, task: LeasedTask) -> bool:
         """After an unclean end: a task that ends the process must be counted."""
-        if not task.position.is_careful():
+        if task.attempt == 1 and task.offset >= task.position.careful_until:
             return True
         return await task.lane.settlement.store_attempt(task.position, task.offset)
 

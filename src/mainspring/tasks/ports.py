@@ -116,6 +116,9 @@ class TaskPort(Protocol):
     store_attempt: Callable[[Any], Awaitable[bool]] | None
     """Called before a task begins, where the process that may end is the node itself; False: its lease was lost."""
 
+    def ends(self, event: Any) -> int:
+        """How often the node's own process ended while it did this task."""
+
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
         """Carry out a verb for whoever asks: gives something to await, or, for a blocking client, the result."""
 
@@ -177,6 +180,9 @@ class ClientPort:
 
     def wall_ms(self) -> int:
         return self.client.wall_ms()
+
+    def ends(self, event: Any) -> int:
+        return 0
 
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
         return work

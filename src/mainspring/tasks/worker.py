@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from mainspring.backoff import Backoff
 from mainspring.client import BadPayload, ClientError, Closed, describe
+from mainspring.cluster import MOST_ENDS
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, time_limit, wake
 from mainspring.retries import Reject, Retries
@@ -581,6 +582,8 @@ class Worker:
         elif event.attempt > (policy.max_attempts or 1) + UNANSWERED:
             reason = f"delivered {event.attempt} times without an answer: its workers died"
             self._outcomes.give_up(taken, reason)
+        elif (ended := self._port.ends(event)) >= max(policy.max_attempts or 1, MOST_ENDS):
+            self._outcomes.give_up(taken, f"the process ended {ended} times while this task ran")
         elif id in self._running:  # an older copy whose lease was lost still runs here
             self._outcomes.refuse(event, self._lease / 3, "still running")
         else:

@@ -50,6 +50,7 @@ class Delivery:
         self._lock_waiters: dict[Position, deque[asyncio.Future[None]]] = {}
         self._tasks = BackgroundTasks(logger, "bus")
         self.closed: bool = False
+        self._is_held = False
         self.write_dead_letters: Callable[[Position], None] = lambda _position: None
         supply.attach(self)
 
@@ -72,7 +73,18 @@ class Delivery:
             asyncio.get_running_loop().call_soon(self._run_due)
         self._due[group] = None
 
+    def hold(self) -> None:
+        """Deliver nothing until `go_on`: the node is not up yet, and a function may end the process."""
+        self._is_held = True
+
+    def go_on(self) -> None:
+        self._is_held = False
+        if self._due and not self.closed:
+            asyncio.get_running_loop().call_soon(self._run_due)
+
     def _run_due(self) -> None:
+        if self._is_held:
+            return
         due, self._due = self._due, {}
         now = self._clock.now_ms()
         deliver = self._supply.deliver
