@@ -69,7 +69,8 @@ class LocalSupply:
             stored = with_claims(decode_position(record.value), claims.get(record.key, []))
             group = registry.find_or_make(stored.topic, stored.group)
             if stored.partition in group.positions:
-                group.positions[stored.partition].restore(stored, to_wall)
+                set_back = max(0, stored.updated_ts - self._clock.wall_ms())
+                group.positions[stored.partition].restore(stored, to_wall, set_back)
         async for record in self._log.scan(COPIES):
             topic, name, (partition, offset) = parts_of(record.key)
             found = registry.find(topic, name)

@@ -39,7 +39,8 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     """Events of one request that may be stored: checked, with their ids and partitions.
 
     `due` says when each is due (epoch ms; 0: at once); it is empty when all are due at once. `expects`: one of them
-    is only to be stored behind a certain offset. `span` ends when the events are durable, or refused.
+    is only to be stored behind a certain offset. `at_times` are those that are due at a time of day, and not after a
+    delay. `span` ends when the events are durable, or refused.
     """
 
     topic: Topic
@@ -47,6 +48,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     due: Sequence[int] = ()
     expects: bool = False
     span: OpenSpan | None = None
+    at_times: frozenset[int] = frozenset()
 
     def due_at(self, index: int) -> int:
         return self.due[index] if self.due else 0
