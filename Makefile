@@ -7,6 +7,7 @@
 #   make bench   measure, one JSON object per part
 #   make pages   write the reference pages that are made from the code
 #   make crash   kill nodes under load a thousand times, and look for anything lost
+#   make mutants break the code on purpose, one fault at a time, and see that the tests notice
 #   make chaos   break servers and nodes for an hour, and check what they promised
 #   make clean   remove what these commands made (./data stays)
 
@@ -20,10 +21,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long crash chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long crash mutants chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -11
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -12
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -65,6 +66,10 @@ pages: $(DEV)
 # A thousand rounds of kill -9 under load; the tests run fifty.
 crash: prepare
 	MAINSPRING_TEST_CRASH_ROUNDS=1000 $(BIN)/python -m pytest tests -k "kill" --timeout 3600 $(ARGS)
+
+# Deliberate faults, one at a time in a copy of the tree; each must be caught by a test of `make test`.
+mutants: prepare
+	$(BIN)/python -m tools.mutants $(ARGS)
 
 # Rounds of faults on real servers: an hour on each engine unless CHAOS_SECONDS and CHAOS_ROUNDS say otherwise.
 chaos: prepare

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("loop", "log", "bus", "checks", "sdk", "kernel", "runs", "beats", "tasks", "engines", "start")
+PARTS = ("loop", "log", "bus", "checks", "sdk", "kernel", "runs", "beats", "tasks", "engines", "start", "endurance")
 
 
 def measure(part: str, options: list[str], tree: Path = ROOT) -> dict[str, Any]:

@@ -55,6 +55,7 @@ _CODES_OF_STATUS: Final = {
     "unknown_question unknown_program unknown_beat",
     405: "method_not_allowed",
     406: "not_acceptable",
+    408: "body_timeout",
     409: "not_executed conflict schema_incompatible already_subscribed run_conflict past_beat beat_running line_exists",
     413: "too_large",
     415: "unsupported_media_type",

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from itertools import accumulate
 from math import isinf
@@ -42,6 +43,8 @@ _SAMPLES: Final = 6  # of every row of more digits, taken at equal distances
 _AS_0: Final = bytes.maketrans(b"123456789", b"000000000")
 _TEXTS: Final = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 _NUMBERS: Final = re.compile(rb"[0-9][0-9.eE+-]*")
+
+_MOST_NAMES: Final = 32  # that are looked for one by one; no type of ours has more members
 
 _QUOTE: Final = b'"'
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # one level down and one up, as signed bytes
@@ -177,25 +180,26 @@ def _has_long_integer(text: bytes) -> bool:
 
 
 def _may_repeat(text: bytes, quoted_names: list[bytes]) -> bool:
-    return b"\\u00" in text or any(text.count(name) > 1 for name in quoted_names)
+    """Whether a member may be given twice. To look for each of many names would take longer than to read the text."""
+    return len(quoted_names) > _MOST_NAMES or b"\\u00" in text or any(text.count(name) > 1 for name in quoted_names)
 
 
 def _refuse_repeated(text: bytes, what: str) -> None:
-    twice: list[str] = []
+    outermost: list[tuple[str, Any]] = []
 
-    def notice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        members = dict(pairs)
-        twice.clear()  # the outermost object is closed last, so its verdict is the one that stays
-        if len(members) < len(pairs):
-            given = [name for name, _ in pairs]
-            twice.extend(sorted({name for name in given if given.count(name) > 1}))
-        return members
+    def note(pairs: list[tuple[str, Any]]) -> None:
+        nonlocal outermost
+        outermost = pairs  # the outermost object is closed last, so its members are those that stay
 
     try:
-        json.loads(text, object_pairs_hook=notice)
+        json.loads(text, object_pairs_hook=note)
     except RecursionError:
         raise too_deep(what) from None
     except ValueError as error:  # the decoder says the same better; this only keeps the order irrelevant
         raise JsonRefused(f"{what} is not JSON: {error}", remedy=_ONE_TEXT) from None
-    if twice:
-        raise JsonRefused(f"the member {twice[0]!r} is given twice", code="bad_frame", remedy="give each member once")
+    counts = Counter(name for name, _ in outermost)
+    if len(counts) < len(outermost):
+        twice = min(name for name, count in counts.items() if count > 1)
+        raise JsonRefused(
+            f"the member {twice[:100]!r} is given twice", code="bad_frame", remedy="give each member once"
+        )

@@ -89,7 +89,13 @@ class Settings:
     max_window: int = setting(10_000, "Largest window a subscription may have; more is cut.", unit="events", least=100)
     max_attempts: int = setting(5, "Deliveries before an event becomes a dead letter.", unit="deliveries", least=1)
     max_frame_bytes: int = setting(1 << 20, "Largest frame or event.", unit="bytes", least=1024)
+    max_key_bytes: int = setting(
+        4096, "Largest key of an event. Keys are kept in memory, compared and hashed.", unit="bytes", least=1
+    )
     max_topics: int = setting(100_000, "Topics a node keeps; creating more is refused.", unit="topics", least=1)
+    min_every_ms: int = setting(
+        100, "Shortest interval of a schedule made by a client; it goes on without its maker.", unit="ms", least=10
+    )
     dedupe_window_ms: int = setting(
         600_000, "How long a publish `id` is remembered, so that a second try is stored once.", unit="ms", least=0
     )

@@ -115,7 +115,7 @@ async def serve(
         if besides is not None:
             besides(app, bus)
         http.add_routes(app, http.Face(NodeParts(bus), **options), allowed_origins=origins)
-        runner = web.AppRunner(app, shutdown_timeout=5)
+        runner = web.AppRunner(app, shutdown_timeout=5, auto_decompress=False)
         await runner.setup()
         stack.push_async_callback(runner.cleanup)
         site = web.TCPSite(runner, "127.0.0.1", 0)

@@ -35,6 +35,7 @@ class ScriptedNode:
         self.status = 0  # answer handshakes with this instead
         self.mute = False  # store, but say nothing
         self.refusals: list[str] = []  # codes for the next publishes
+        self.refused: dict[str, list[str]] = {}  # codes for the next frames of a type, or requests to a path
         self.connections = 0
         self.port = 0
         self.headers: list[dict[str, str]] = []
@@ -54,6 +55,7 @@ class ScriptedNode:
     async def start(self) -> None:
         app = web.Application()
         app.router.add_get("/", self._handle)
+        app.router.add_get("/schedules", self._schedules)
         self._runner = web.AppRunner(app, shutdown_timeout=0.01)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port)
@@ -109,6 +111,17 @@ class ScriptedNode:
         self.sockets.discard(socket)
         return socket
 
+    async def _schedules(self, request: web.Request) -> web.Response:
+        for code in self.refused.get(request.path, [])[:1]:
+            del self.refused[request.path][0]
+            return web.json_response({"code": code, "detail": "no"}, status=503)
+        return web.json_response({"schedules": []})
+
+    async def say(self, frame: dict[str, Any]) -> None:
+        """A frame that nobody asked for, to every connection."""
+        for socket in self.sockets:
+            await socket.send_str(json.dumps(frame))
+
     def _answer(self, frame: dict[str, Any]) -> dict[str, Any] | None:
         corr = frame.get("corr")
         if frame["type"] == "PUBLISH_BATCH":
@@ -120,4 +133,7 @@ class ScriptedNode:
             return {"type": "PUBLISHED_BATCH", "topic": frame["topic"], "offsets": places, "corr": corr}
         if frame["type"] in ("ACK", "NACK", "EXTEND"):
             return None
+        if self.refused.get(frame["type"]):
+            code = self.refused[frame["type"]].pop(0)
+            return {"type": "ERROR", "code": code, "message": "no", "in_reply_to": frame["type"], "corr": corr}
         return {"type": "OK", "in_reply_to": frame["type"], "corr": corr}

@@ -12,6 +12,8 @@ from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.message import Message, encode_data, parse
 
 MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that it is a mistake, not a plan
+MAX_TIMERS: Final = 100_000  # they are kept in memory
+MAX_TIMER_BYTES: Final = 64 << 20  # of their messages' data
 _PAGE: Final = 50
 
 
@@ -48,6 +50,12 @@ def schedule(
     ],
 ) -> Annotated[str, about("For Timer.Cancel.")]:
     """Send a message after a delay. It is caused by this command; its answer is dropped."""
+    if len(kernel.timers) >= MAX_TIMERS or kernel.timers.bytes > MAX_TIMER_BYTES:
+        raise Fail(
+            429,
+            f"{len(kernel.timers)} timers are set, as many as there may be",
+            remedy="publish delayed events instead",
+        )
     return kernel.timers.schedule(delay, _inner(message), ctx.message)
 
 

@@ -244,7 +244,7 @@ class Bus:
 
         When `ttl` has passed since it was stored (0: never), groups that have not handled it do not get it any more.
         """
-        event = NewEvent(payload, key, check_headers(headers), id, delay_ms, not_before, duration_ms(ttl))
+        event = NewEvent(payload, key, check_headers(headers), id, delay_ms, not_before, duration_ms(ttl) if ttl else 0)
         return (await self._publish(topic, (event,), agent, expect))[0]
 
     async def publish_batch(self, topic: str, events: Sequence[NewEvent], *, agent: Who = None) -> list[Published]:
@@ -273,7 +273,7 @@ class Bus:
 
         The event's `id` makes it exactly one: the same id within the dedupe window is stored once.
         """
-        event = NewEvent(payload, key, check_headers(headers), id, ttl_ms=duration_ms(ttl))
+        event = NewEvent(payload, key, check_headers(headers), id, ttl_ms=duration_ms(ttl) if ttl else 0)
         check_event(event)
         return self.publisher.prepare(self.admission.accept(topic, (event,), None, limited=False))
 

@@ -61,6 +61,7 @@ logger: logging.Logger = logging.getLogger("mainspring.bus")
 _to_json = msgspec.json.Encoder().encode
 
 MOST_UNANSWERED: Final = 8_192  # requests without an answer before a connection is not read from
+MOST_EVENTS: Final = 10_000  # of one batch, which is one commit: more would make everybody else wait for it
 MOST_UNANSWERED_BYTES: Final = 8 << 20
 
 
@@ -199,6 +200,8 @@ class Session:
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=False))
 
     def _publish_batch(self, frame: PublishBatchFrame, size: int) -> None:
+        if len(frame.events) > MOST_EVENTS:
+            raise TooLarge(f"a batch may have {MOST_EVENTS} events", remedy="send it in several frames")
         accepted = self._accept(frame.topic, frame.events, self._caller_of(frame), bucket=self._bucket)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 

@@ -106,6 +106,7 @@ export class Subscription {
     this.onError = onError;
     this.epoch = 0;
     this.wasConfirmed = false;
+    this.retryMs = RETRY_FIRST_MS;
     this.closed = false;
     this.arrived = [];
     this.waiters = [];
@@ -400,19 +401,32 @@ export class BusClient {
   #ask(subscription) {
     // With its start only until the node has confirmed it once: later that would move the whole group.
     const { from, ...members } = subscription.members;
-    subscription.epoch = ++this.#epoch;
+    const epoch = (subscription.epoch = ++this.#epoch);
     this.request("SUBSCRIBE", subscription.wasConfirmed || !from ? members : subscription.members).then(
       () => {
         subscription.wasConfirmed = true;
+        subscription.retryMs = RETRY_FIRST_MS;
         subscription.confirm();
       },
       (error) => {
-        if (error.code === "connection_lost") return;
-        this.#subscriptions.delete(JSON.stringify([subscription.topic, subscription.group]));
-        subscription.end(error);
-        subscription.onError?.(error);
+        if (error.code === "connection_lost" || epoch !== subscription.epoch) return;
+        if (TRY_AGAIN.has(error.code)) {
+          setTimeout(() => {
+            if (epoch === subscription.epoch && !subscription.closed) this.#ask(subscription);
+          }, subscription.retryMs);
+          subscription.retryMs = Math.min(subscription.retryMs * 2, RETRY_LAST_MS);
+        } else {
+          this.#refuse(subscription, error);
+        }
       },
     );
+  }
+
+  /** The node refused it for good, or ended it: it is forgotten, so that nothing comes for nobody. */
+  #refuse(subscription, error) {
+    this.#subscriptions.delete(JSON.stringify([subscription.topic, subscription.group]));
+    subscription.end(error);
+    subscription.onError?.(error);
   }
 
   async unsubscribe({ topic, group }, held) {
@@ -532,6 +546,11 @@ export class BusClient {
     if (asked) {
       this.#asked.delete(error.corr);
       asked.reject(new BusError(error.code, `${asked.type}: ${error.message}`));
+      return;
+    }
+    const ended = !error.in_reply_to && this.#subscriptions.get(JSON.stringify([error.topic, error.group]));
+    if (ended) {
+      this.#refuse(ended, new BusError(error.code, error.message)); // its right was taken away
       return;
     }
     if (this.#refused(error.corr, error)) return;

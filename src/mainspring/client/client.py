@@ -37,7 +37,7 @@ from mainspring.client.frames import (
     split_address,
     start_frame,
 )
-from mainspring.client.publishing import Awaited, Counted, New, Outgoing, Place, PublishCount
+from mainspring.client.publishing import RETRY, TRY_AGAIN, Awaited, Counted, New, Outgoing, Place, PublishCount
 from mainspring.client.request_reply import Requests, reply, responder
 from mainspring.client.subscription import DeadEvent, Event, StoredEvent, SubscribeOptions, Subscription, decoder
 from mainspring.client.websocket import RandomBytes
@@ -54,6 +54,7 @@ logger: logging.Logger = logging.getLogger("mainspring.client")
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 RUN_CHECK_MS: Final = 25  # between the first two looks at a run whose outcome is awaited
+PASSING: Final = TRY_AGAIN | {"log_unavailable"}  # what the node may answer differently in a moment
 SLICE: Final = 256  # events of `publish_many` before what was put may leave
 
 
@@ -207,9 +208,10 @@ class Client(ClientConnection):
         if tally.error is not None:
             raise tally.error
         if isinstance(item, New):
-            check_texts(item.key, item.headers)
+            if item.key is not None or item.headers is not None:
+                check_texts(item.key, item.headers)
             id = item.id or self.new_id()
-            event = self._event(id, item.payload, item.key, item.headers, item.delay, None, item.ttl)
+            event = self._event(id, item.payload, item.key, item.headers, item.delay, item.at, item.ttl)
         else:
             id = self.new_id()
             event = self._event(id, item, None, None, 0.0, None)
@@ -694,7 +696,8 @@ class Client(ClientConnection):
         return int((await self.http.call("POST", f"/schedules/{quote(name, safe='')}/run"))["offset"])
 
     async def _request(self, type: str, members: dict[str, Any]) -> OkFrame:
-        """A request that may safely be made twice: after a lost connection it is made again."""
+        """A request that may safely be made twice: it is made again until the node can answer it."""
+        pauses = RETRY.series()
         while True:
             if self.ended is not None:
                 raise self.ended
@@ -710,7 +713,9 @@ class Client(ClientConnection):
             try:
                 return await future
             except NodeRefused as error:
-                if error.code != "connection_lost":
+                if error.code in TRY_AGAIN:
+                    await asyncio.sleep(pauses.failed() / 1000)
+                elif error.code != "connection_lost":
                     raise
 
     def wall_ms(self) -> int:
@@ -772,7 +777,7 @@ def _outcome(info: RunInfo, type: Any) -> Outcome[Any] | None:
 
 def _raise_unless_passing(error: ClientError) -> None:
     """Go on only where trying again may help: the node is away, or cannot use its log now."""
-    if not isinstance(error, CannotConnect) and error.code not in ("unavailable", "log_unavailable"):
+    if not isinstance(error, CannotConnect) and error.code not in PASSING:
         raise error
     logger.debug("trying again: %s", error)
 

@@ -268,14 +268,14 @@ class ClientConnection:
             idle, self._idle = self._idle, []
             for waiter in idle:
                 wake(waiter)
-        due_ms = publishing.wake_ms()
+        due_ms = self.conversation.wake_ms()
         if due_ms and self._retry is None:
             self._retry = self.event_loop.call_later(max(0, due_ms - self.clock.now_ms()) / 1000, self._try_again)
 
     def _try_again(self) -> None:
         self._retry = None
         self._plan()
-        due_ms = self.conversation.publishing.wake_ms()
+        due_ms = self.conversation.wake_ms()
         if due_ms > self.clock.now_ms():
             self._retry = self.event_loop.call_later((due_ms - self.clock.now_ms()) / 1000, self._try_again)
 
@@ -289,7 +289,7 @@ class ClientConnection:
         socket = self._socket
         if socket is not None:
             if socket.writable:
-                self.conversation.publishing.flush()
+                self.conversation.flush()
             frames = self.conversation.take()
             if frames:
                 socket.send(frames)

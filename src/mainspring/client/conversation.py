@@ -5,6 +5,9 @@ that was not confirmed; told that it was lost, it forgets leases and takes back 
 subscription is asked for is an epoch: an acknowledgement that belongs to an older one is dropped, because its lease
 died with the connection.
 
+A subscription that the node cannot take now (its log is away, a limit is reached) is asked for again after a pause. One
+that the node refuses for good, or ends, is forgotten: nothing may be delivered to a subscription that nobody reads.
+
 A subscription is asked for with its start only until the node has confirmed it once. After that the group has a place
 of its own, and asking with a start again would move the whole group back.
 """
@@ -19,6 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mainspring.backoff import BackoffSeries
 from mainspring.client.errors import AlreadySubscribed, ClientError, NodeRefused
 from mainspring.client.frames import (
     Delivered,
@@ -32,7 +36,7 @@ from mainspring.client.frames import (
     encode,
     request_frame,
 )
-from mainspring.client.publishing import Publishing
+from mainspring.client.publishing import RETRY, TRY_AGAIN, Publishing
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
@@ -51,6 +55,7 @@ class SubscriptionRequest:
     confirmed: bool = False
     epoch: int = 0  # of its leases; 0: it has none
     ack_each: bool = field(init=False)
+    retries: BackoffSeries = field(default_factory=RETRY.series)
     upto: dict[int, int] = field(default_factory=dict)  # partition -> acknowledged up to, not sent yet
     on_events: Callable[[list[Delivered], int], None] = lambda _events, _epoch: None
     on_answer: Answered = lambda _: None
@@ -69,10 +74,12 @@ class Conversation:
     def __init__(self, now_ms: Callable[[], int], wake: Callable[[], None], *, dedupe_window_ms: int) -> None:
         self.open: bool = False
         self._epoch = 0
+        self._now_ms = now_ms
         self._wake = wake
         self._frames: list[bytes] = []
         self._corr = 0
         self._held: dict[tuple[str, str], SubscriptionRequest] = {}
+        self._put_off: dict[SubscriptionRequest, int] = {}  # when to ask again for what the node could not take
         self._asked: dict[int, tuple[str, Answered]] = {}
         self._unsent: deque[tuple[str, dict[str, Any], Answered]] = deque()  # requests made while not connected
         self._acked: dict[SubscriptionRequest, None] = {}
@@ -94,6 +101,7 @@ class Conversation:
         self.open = False
         self._frames.clear()
         self._acked.clear()
+        self._put_off.clear()  # the next connection asks for all
         for held in self._held.values():
             held.epoch = 0
             held.upto.clear()
@@ -113,6 +121,20 @@ class Conversation:
         unsent, self._unsent = self._unsent, deque()
         for _, _, answered in unsent:
             answered(error)
+
+    def flush(self) -> None:
+        """Say what may be said now: events that wait, and subscriptions whose pause is over."""
+        self.publishing.flush()
+        if self._put_off:
+            now = self._now_ms()
+            for held in [held for held, due_ms in self._put_off.items() if due_ms <= now]:
+                del self._put_off[held]
+                self._ask_for(held)
+
+    def wake_ms(self) -> int:
+        """When `flush` has something to do again without anything happening; 0: never."""
+        due_ms = self.publishing.wake_ms()
+        return min((*self._put_off.values(), *([due_ms] if due_ms else ())), default=0)
 
     def take(self) -> list[bytes]:
         """Everything to be sent now."""
@@ -156,7 +178,8 @@ class Conversation:
 
     def unsubscribe(self, held: SubscriptionRequest, answered: Answered) -> None:
         """Leave; what is held is given back at once."""
-        if self._held.pop((held.topic, held.group), None) is None:
+        self._put_off.pop(held, None)
+        if not self._forget(held):
             answered(OkFrame())
         elif self.open:
             self.flush_acks(held)
@@ -165,16 +188,27 @@ class Conversation:
         else:
             answered(OkFrame())
 
+    def _forget(self, held: SubscriptionRequest) -> bool:
+        """False: it was not held any more."""
+        place = (held.topic, held.group)
+        return self._held.get(place) is held and bool(self._held.pop(place))
+
     def _ask_for(self, held: SubscriptionRequest) -> None:
         def answered(answer: OkFrame | ClientError) -> None:
             if isinstance(answer, OkFrame):
                 held.confirmed = True
-            elif isinstance(answer, NodeRefused) and answer.code == "connection_lost":
-                return  # the next connection asks again
+                held.retries.succeeded()
+            elif answer.code == "connection_lost" or epoch != held.epoch:
+                return  # the next connection asks again, or nobody wants it any more
+            elif answer.code in TRY_AGAIN:
+                self._put_off[held] = self._now_ms() + held.retries.failed()
+                return
+            else:
+                self._forget(held)
             held.on_answer(answer)
 
         self._epoch += 1
-        held.epoch = self._epoch
+        epoch = held.epoch = self._epoch
         self._ask(held, None if held.confirmed else held.start, answered)
 
     def _ask(self, held: SubscriptionRequest, start: dict[str, Any] | None, answered: Answered) -> None:
@@ -262,6 +296,9 @@ class Conversation:
         if error.corr in self._asked:
             type, answered = self._asked.pop(error.corr)
             answered(NodeRefused(f"{type}: {error.message}", code=error.code))
+        elif (held := self._held.get((error.topic, error.group))) and not error.in_reply_to:  # its right was taken away
+            self._forget(held)
+            held.on_answer(NodeRefused(error.message, code=error.code))
         elif self.publishing.refused(error.corr, error) or (error.code == "too_large" and self.publishing.too_large()):
             self.publishing.flush()
         elif error.in_reply_to in _UNANSWERED:

@@ -86,6 +86,8 @@ class ErrorFrame(msgspec.Struct, frozen=True, gc=False, tag="ERROR", tag_field="
     message: str
     corr: int = 0
     in_reply_to: str = ""
+    topic: str = ""
+    group: str = ""
 
 
 Answer = MessagesFrame | MessageFrame | OkFrame | PublishedFrame | PublishedBatchFrame | ErrorFrame

@@ -16,6 +16,7 @@ import msgspec
 
 from mainspring.client.errors import CannotConnect, NodeRefused
 from mainspring.client.frames import EventEnvelope, claims_of, decode_envelope, encode, split_address
+from mainspring.client.publishing import RETRY, TRY_AGAIN
 from mainspring.errors import Fail, fail_from
 from mainspring.loop import time_limit
 
@@ -77,12 +78,27 @@ class NodeHttp:
     ) -> Any:
         """One request; the decoded answer. Raises NodeRefused with the node's code, or CannotConnect.
 
-        `limit_s` is None where the node says how long it may take.
+        What the node cannot do now it is asked again, for `limit_s`. That is None where the node says how long it may
+        take; then it is asked once.
         """
         return msgspec.json.decode(await self._fetch(method, path, body, params, limit_s) or b"null")
 
     async def _fetch(
         self, method: str, path: str, body: Any, params: dict[str, str] | None, limit_s: float | None = LIMIT_S
+    ) -> bytes:
+        now, pauses = asyncio.get_running_loop().time, RETRY.series()
+        give_up = now() + (limit_s or 0)
+        while True:
+            try:
+                return await self._fetch_once(method, path, body, params, limit_s)
+            except NodeRefused as error:
+                pause_s = pauses.failed() / 1000
+                if error.code not in TRY_AGAIN or now() + pause_s > give_up:
+                    raise
+                await asyncio.sleep(pause_s)
+
+    async def _fetch_once(
+        self, method: str, path: str, body: Any, params: dict[str, str] | None, limit_s: float | None
     ) -> bytes:
         from aiohttp import ClientTimeout
 

@@ -21,7 +21,10 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, Final
+
+import msgspec
 
 from mainspring.backoff import Backoff
 from mainspring.client.errors import ClientError, NodeRefused, Uncertain
@@ -282,8 +285,7 @@ class Place(int):
         return f"Place({self.topic!r}, {self.partition}:{int(self)}, id={self.id!r})"
 
 
-@dataclass(frozen=True, slots=True)
-class New:
+class New(msgspec.Struct, frozen=True):
     """An event for `publish_many` that is more than a payload."""
 
     payload: Any
@@ -292,6 +294,7 @@ class New:
     id: str | None = None
     delay: Duration = 0
     ttl: Duration = 0
+    at: datetime | None = None
 
 
 class Awaited(Outgoing):

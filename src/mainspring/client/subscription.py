@@ -275,6 +275,7 @@ class Subscription(Generic[T]):
         if self._error is None:
             self._error = error
             self._over.set_result(error)
+            self._client.forget(self)
         self._arrived.clear()
         reject(self._confirmed, error, may_go_unseen=True)  # who iterates is told by `get`
         while self._waiters:
@@ -354,13 +355,17 @@ class Subscription(Generic[T]):
     async def close(self) -> None:
         """Leave the group's members; what is not settled goes to others. Idempotent."""
         if self._error is None:
-            self._client.forget(self)
             self._end(Closed(f"the subscription of {self.topic!r} is closed"))
             await self._leave()
 
     async def __aenter__(self) -> Subscription[T]:
         self._entered = True
-        await self.confirmed()
+        try:
+            await self.confirmed()
+        except BaseException:  # nobody will leave the block, so nobody would read or close it
+            self._end(Closed(f"the subscription of {self.topic!r} was given up"))
+            self._conversation.unsubscribe(self.held, lambda _: None)
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:

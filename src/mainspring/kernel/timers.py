@@ -24,7 +24,7 @@ class ScheduledMessage:
     id: str
     deadline_ms: int  # epoch, for people; the wheel counts monotonic time
     message: Message
-    cause: Message
+    cause: Metadata
     handle: Hashable = None
 
 
@@ -34,6 +34,7 @@ class MessageTimers:
     def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._pending: dict[str, ScheduledMessage] = {}
+        self.bytes: int = 0  # of the data of these messages
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -41,9 +42,11 @@ class MessageTimers:
     def schedule(self, delay_ms: float, message: Message, cause: Message, *, id: str | None = None) -> str:
         """Send `message` after `delay_ms`, as a consequence of `cause`; the id is for `cancel`."""
         exchange = self._exchange
-        timer = ScheduledMessage(id or exchange.ids(), exchange.clock.wall_ms() + int(delay_ms), message, cause)
+        deadline_ms = exchange.clock.wall_ms() + int(delay_ms)
+        timer = ScheduledMessage(id or exchange.ids(), deadline_ms, message, cause.metadata)
         timer.handle = exchange.loop.schedule(delay_ms, self._fire, timer)
         self._pending[timer.id] = timer
+        self.bytes += _size(message)
         return timer.id
 
     def cancel(self, id: str) -> bool:
@@ -51,6 +54,7 @@ class MessageTimers:
         timer = self._pending.pop(id, None)
         if timer is None:
             return False
+        self.bytes -= _size(timer.message)
         self._exchange.loop.cancel(timer.handle)
         self._exchange.on_quiet()
         return True
@@ -66,7 +70,8 @@ class MessageTimers:
     def _fire(self, timer: ScheduledMessage) -> None:
         if self._pending.pop(timer.id, None) is None:
             return
-        exchange, message, cause = self._exchange, timer.message, timer.cause.metadata
+        exchange, message, cause = self._exchange, timer.message, timer.cause
+        self.bytes -= _size(message)
         given = message.metadata
         stamped = Metadata(
             exchange.ids() if given.id in exchange.no_reply.open else given.id,
@@ -85,3 +90,7 @@ class MessageTimers:
             exchange.witness(due)
             exchange.sink(due)
         exchange.on_quiet()
+
+
+def _size(message: Message) -> int:
+    return memoryview(message.raw).nbytes

@@ -154,7 +154,13 @@ def web_runner(
     add_websocket(app, core.bus, settings, identify, dashboard.page)
     for pages in core.app.folders if core.app else ():
         add_pages(app, pages.path, pages.folder, pages.policy)
-    return web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=settings.drain_ms / 1000)
+    return web.AppRunner(
+        app,
+        access_log=None,
+        handle_signals=False,
+        shutdown_timeout=settings.drain_ms / 1000,
+        auto_decompress=False,  # a body is unpacked when somebody reads it, and not beyond its limit
+    )
 
 
 def load_program(program: App | str | None) -> App | None:

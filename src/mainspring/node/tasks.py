@@ -110,6 +110,7 @@ class NodeLane(Member):
 
     __slots__ = (
         "_arrived",
+        "_joined",
         "_over",
         "_told",
         "group",
@@ -136,6 +137,7 @@ class NodeLane(Member):
         self.on_lost: Callable[[Any], None] | None = None
         self._arrived: deque[LeasedTask] = deque()
         self._told = False
+        self._joined = False
         self._over: asyncio.Future[MainspringError] = asyncio.get_running_loop().create_future()
 
     def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
@@ -171,6 +173,7 @@ class NodeLane(Member):
         if unstored:
             await bus.groups.store(self.group)
         self.settlement = Settlement(bus, self.port.log, self.port.runtime, self.group, self)
+        self._joined = True
         self.group.join(self)
         bus.delivery.wake(self.group)
 
@@ -179,7 +182,8 @@ class NodeLane(Member):
 
     async def close(self) -> None:
         if not self.gone and not self._over.done():
-            self.group.leave(self, self.port.bus.clock.now_ms())
+            if self._joined:
+                self.group.leave(self, self.port.bus.clock.now_ms())
             resolve(self._over, MainspringError("the node stops"))
 
 
@@ -203,7 +207,7 @@ class NodePort:
         self.new_id: Callable[[], str] = new_id
         self.random: Callable[[], float] = random
         self.caller: Callable[..., Any] | None = None  # how a simulation carries out the verbs of a test
-        self.store_attempt: Callable[[LeasedTask], Awaitable[bool]] | None = self._store_attempt
+        self.store_attempt: Callable[[LeasedTask], Awaitable[bool] | None] | None = self._store_attempt
         self._kernel = kernel
         self._publish = publish
         self._tasks = BackgroundTasks(logger, "tasks of the node")
@@ -260,19 +264,19 @@ class NodePort:
     def ends(self, event: LeasedTask) -> int:
         return event.position.ends.get(event.offset, (0, 0))[0]
 
-    async def _store_attempt(self, task: LeasedTask) -> bool:
+    def _store_attempt(self, task: LeasedTask) -> Awaitable[bool] | None:
         """After an unclean end: a task that ends the process must be counted."""
         if task.attempt == 1 and task.offset >= task.position.careful_until:
-            return True
-        return await task.lane.settlement.store_attempt(task.position, task.offset)
+            return None
+        return task.lane.settlement.store_attempt(task.position, task.offset)
+
+    def accept(self, event: LeasedTask) -> None:
+        event.end_span()
+        event.lane.settlement.ack(event.position, event.offset)
 
     def settle(self, event: LeasedTask, reports: Sequence[Report], then: Then) -> None:
         settlement = event.lane.settlement
         event.end_span()
-        if not reports:
-            settlement.ack(event.position, event.offset)
-            then(None)
-            return
         together = Together(events=[self._prepared(each) for each in reports])
 
         async def store() -> None:

@@ -1,7 +1,7 @@
 """Tasks: functions of a program that are called later, at least once, in the node or in worker processes.
 
 - `task`: a declared task, its parameters, and what it knows about itself while it runs
-- `topics`: the topics behind the tasks of a program, and the headers of a task
+- `topics`: the topics behind the tasks of a program, the calls that go there, and the headers of a task
 - `worker`: takes tasks, runs them, reports what became of them
 - `results`: what became of tasks, and the handle that waits for it
 - `in_runs`: tasks that a durable run starts and waits for
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from mainspring.tasks.errors import TaskFailed as TaskFailed
     from mainspring.tasks.in_runs import StartedTask as StartedTask
     from mainspring.tasks.in_runs import install_effects as install_effects
-    from mainspring.tasks.ports import NewCall as NewCall
     from mainspring.tasks.ports import Report as Report
     from mainspring.tasks.ports import Then as Then
     from mainspring.tasks.results import TaskHandle as TaskHandle
@@ -33,15 +32,16 @@ if TYPE_CHECKING:
     from mainspring.tasks.task import TaskRegistry as TaskRegistry
     from mainspring.tasks.task import starts_per_second as starts_per_second
     from mainspring.tasks.topics import LEASE_MS as LEASE_MS
+    from mainspring.tasks.topics import NewCall as NewCall
     from mainspring.tasks.worker import Worker as Worker
 
 _HOMES: Final = {
     "mainspring.tasks.errors": "NotServed TaskCancelled TaskError TaskExpired TaskFailed",
     "mainspring.tasks.in_runs": "StartedTask install_effects",
-    "mainspring.tasks.ports": "NewCall Report Then",
+    "mainspring.tasks.ports": "Report Then",
     "mainspring.tasks.results": "TaskHandle",
     "mainspring.tasks.task": "BadTask Task TaskContext TaskRegistry starts_per_second",
-    "mainspring.tasks.topics": "LEASE_MS",
+    "mainspring.tasks.topics": "LEASE_MS NewCall",
     "mainspring.tasks.worker": "Worker",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)

@@ -16,20 +16,9 @@ import msgspec
 
 from mainspring.client import Client, ClientError, New, NodeRefused, Outgoing, SyncClient, encode_event
 from mainspring.errors import MainspringError
-from mainspring.tasks.topics import LEASE_MS
+from mainspring.tasks.topics import LEASE_MS, NewCall
 
 Then = Callable[[MainspringError | None], None]
-
-
-class NewCall(NamedTuple):
-    """A call on its way to a topic. `not_before` is epoch ms; 0: at once."""
-
-    id: str
-    payload: Any
-    key: str | None = None
-    headers: dict[str, str] | None = None
-    delay_ms: int = 0
-    not_before: int = 0
 
 
 class Report(NamedTuple):
@@ -113,8 +102,10 @@ class TaskPort(Protocol):
 
     def wall_ms(self) -> int: ...
 
-    store_attempt: Callable[[Any], Awaitable[bool]] | None
-    """Called before a task begins, where the process that may end is the node itself; False: its lease was lost."""
+    store_attempt: Callable[[Any], Awaitable[bool] | None] | None
+    """Called before a task begins, where the process that may end is the node itself.
+
+    Gives what to wait for (False: its lease was lost), or None when nothing is to be stored."""
 
     def ends(self, event: Any) -> int:
         """How often the node's own process ended while it did this task."""
@@ -130,6 +121,9 @@ class TaskPort(Protocol):
     async def publish_many(self, topic: str, calls: Iterable[NewCall]) -> None: ...
 
     def subscribe(self, topic: str, group: str, window: int, *, sticky: bool) -> TaskLane: ...
+
+    def accept(self, event: Any) -> None:
+        """Acknowledge the task."""
 
     def settle(self, event: Any, reports: Sequence[Report], then: Then) -> None:
         """Store the reports, then acknowledge the task. `then` hears an error when that could not be done."""
@@ -176,7 +170,7 @@ class ClientPort:
         self.client = client
         self.new_id: Callable[[], str] = client.new_id
         self.random: Callable[[], float] = client.random
-        self.store_attempt: Callable[[Any], Awaitable[bool]] | None = None  # the node counts it when we are gone
+        self.store_attempt: Callable[[Any], Awaitable[bool] | None] | None = None  # the node counts it when we are gone
 
     def wall_ms(self) -> int:
         return self.client.wall_ms()
@@ -223,23 +217,28 @@ class ClientPort:
 
     async def publish_many(self, topic: str, calls: Iterable[NewCall]) -> None:
         await self.client.publish_many(
-            topic, (New(each.payload, each.key, each.headers, each.id, each.delay_ms / 1000) for each in calls)
+            topic,
+            (
+                New(each.payload, each.key, each.headers, each.id, each.delay_ms / 1000, at=_moment(each.not_before))
+                for each in calls
+            ),
         )
 
     def subscribe(self, topic: str, group: str, window: int, *, sticky: bool) -> TaskLane:
         return self.client.subscribe(topic, group=group, from_="beginning", max_inflight=window, sticky=sticky)
 
-    def settle(self, event: Any, reports: Sequence[Report], then: Then) -> None:
-        if not reports:
-            event.accept()
-            then(None)
-            return
+    def accept(self, event: Any) -> None:
+        event.accept()
 
+    def settle(self, event: Any, reports: Sequence[Report], then: Then) -> None:
         def stored(error: MainspringError | None) -> None:
-            if error is None:
+            if error is not None:
+                then(error)
+            elif len(reports) > 1:
                 self.settle(event, reports[1:], then)
             else:
-                then(error)
+                event.accept()
+                then(None)
 
         self._put(reports[0], stored)
 

@@ -20,9 +20,10 @@ from mainspring.durations import Duration, seconds
 from mainspring.errors import MainspringError
 from mainspring.loop import blocking_verb, time_limit, wake
 from mainspring.tasks.errors import TaskCancelled, TaskExpired, TaskFailed
-from mainspring.tasks.ports import NewCall, StoredReport, TaskPort
+from mainspring.tasks.topics import NewCall
 
 if TYPE_CHECKING:
+    from mainspring.tasks.ports import StoredReport, TaskPort
     from mainspring.tasks.task import Task
 
 State = Literal["progress", "retrying", "done", "failed", "cancelled", "expired"]

@@ -20,16 +20,16 @@ from mainspring.backoff import Backoff
 from mainspring.data_types import USABLE, decoder_of, json_encoder
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
-from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, runs_in_thread
+from mainspring.loop import HandlerThreads, blocking_verb, runs_in_thread
 from mainspring.retries import Retries, retries_of
 from mainspring.tasks.errors import NotServed
-from mainspring.tasks.topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, Priority, TaskTopics
+from mainspring.tasks.results import TaskHandle, TaskRecords
+from mainspring.tasks.topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, NewCall, Priority, TaskTopics
 
 if TYPE_CHECKING:
     from mainspring.client import Client, SyncClient
     from mainspring.runs import Perform
-    from mainspring.tasks.ports import NewCall, TaskPort
-    from mainspring.tasks.results import TaskHandle, TaskRecords
+    from mainspring.tasks.ports import TaskPort
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -82,7 +82,6 @@ class TaskContext:
 
     def __init__(
         self,
-        *,
         id: str,
         name: str,
         attempt: int,
@@ -168,9 +167,10 @@ class TaskParameters:
             call = _decode_call(raw)
         except msgspec.ValidationError:
             call = Call([] if raw == b"null" and not self._by_place else [msgspec.Raw(raw)])
-        places, more = self._by_place, self._more
+        places = self._by_place
         try:
-            args = [(places[n] if n < len(places) else more)(value) for n, value in enumerate(call.args)]
+            args = [decode(value) for decode, value in zip(places, call.args, strict=False)]
+            args += [self._more(value) for value in call.args[len(places) :]]
             kwargs = {name: self._by_name.get(name, self._named)(value) for name, value in call.kwargs.items()}
         except msgspec.ValidationError as error:
             raise BadArguments(f"the arguments do not fit: {error}") from error
@@ -235,12 +235,14 @@ class Task(Generic[P, R]):
         self.topic: str = self.topics.normal
         self.group: str = group or registry.app
         self.retries = retries
+        self.timeout_s: float = (retries.timeout_ms or 0) / 1000  # 0: as long as it takes
         self.keep_result = keep_result
         self.concurrency = concurrency
         self.rate = rate
         self.in_thread: bool = runs_in_thread(function)
         self.decode_result: Callable[[Any], Any] = _result_decoder(hints.get("return", Any))
         self.parameters: TaskParameters = TaskParameters(function, name, hints)
+        self._without_options: EnqueueOptions[P] = EnqueueOptions(self, {})
         self.__doc__ = function.__doc__
         self.__name__ = name
 
@@ -254,15 +256,13 @@ class Task(Generic[P, R]):
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    @blocking_verb
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Have it done soon; gives its `TaskHandle`. Durable when it returns. Awaited, but not in plain functions."""
-        return EnqueueOptions(self, {}).enqueue(*args, **kwargs)
+        return self._without_options.enqueue(*args, **kwargs)
 
-    @blocking_verb
     def enqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> Any:
         """Have many calls done, each given by a tuple of its arguments; their handles. Durable when it returns."""
-        return EnqueueOptions(self, {}).enqueue_many(calls)
+        return self._without_options.enqueue_many(calls)
 
     def options(self, **options: Unpack[CallOptions]) -> EnqueueOptions[P]:
         """How the next calls are enqueued: `await send_mail.options(delay="1h").enqueue("ada")`.
@@ -276,8 +276,6 @@ class Task(Generic[P, R]):
 
     def handle(self, id: str) -> TaskHandle:
         """The handle of a call that was enqueued elsewhere."""
-        from mainspring.tasks.results import TaskHandle
-
         return TaskHandle(self, id, mine=False)
 
     def payload(self, *args: P.args, **kwargs: P.kwargs) -> msgspec.Raw:
@@ -295,19 +293,18 @@ class Task(Generic[P, R]):
         """The headers of a call without options: its name, where other tasks have the same topic."""
         return {NAME: self.name} if self.registry.shares_topic(self) else None
 
-    @identifies_work(lambda known: ("task", known["self"].name))
-    async def run(self, raw: bytes, context: TaskContext, threads: HandlerThreads) -> Any:
-        """Call the function with stored arguments. Raises BadArguments when they do not fit."""
+    def call(self, raw: bytes, context: TaskContext, threads: HandlerThreads) -> Awaitable[Any]:
+        """Begin to call the function with stored arguments. Raises BadArguments when their types do not fit."""
         args, kwargs = self.parameters.decode(raw, context)
-        function: Callable[..., Any] = partial(self.function, **kwargs) if kwargs else self.function
-        go = partial(threads.call, function, *args) if self.in_thread else partial(function, *args)
+        function: Callable[..., Any] = self.function
         around = self.registry.around
-        try:
-            return await (go() if around is None else around("task", self.name, (args, kwargs), context, go))
-        except TypeError as error:
-            if wrong := self.parameters.fit(raw, context):
-                raise BadArguments(f"the arguments do not fit: {wrong}") from error
-            raise
+        if around is None and not self.in_thread:
+            begun: Awaitable[Any] = function(*args, **kwargs)
+            return begun
+        if kwargs:
+            function = partial(function, **kwargs)
+        go = partial(threads.call, function, *args) if self.in_thread else partial(function, *args)
+        return go() if around is None else around("task", self.name, (args, kwargs), context, go)
 
 
 class EnqueueOptions(Generic[P]):
@@ -325,9 +322,13 @@ class EnqueueOptions(Generic[P]):
             raise BadTask(f"{priority!r} is not a priority", remedy=f"choose from {', '.join(PRIORITIES)}")
         if "key" in options and priority != "normal":
             raise BadTask("calls with a key are kept in order, so they have no priority", remedy="give one of them")
+        at = options.get("at")
         self._task = task
         self._options = options
-        self._priority = priority
+        self._key = options.get("key")
+        self._topic = task.topics.lane(priority, self._key)
+        self._delay_ms = duration_ms(options.get("delay", 0))
+        self._not_before = 0 if at is None else round(at.timestamp() * 1000)
 
     @blocking_verb
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Any:
@@ -343,19 +344,14 @@ class EnqueueOptions(Generic[P]):
         return port.call(self._enqueue_many(port, calls))
 
     async def _enqueue(self, port: TaskPort, call: msgspec.Raw) -> TaskHandle:
-        from mainspring.tasks.results import TaskHandle
-
-        task, options = self._task, self._options
+        task = self._task
         await task.registry.ready(task)
-        topic = task.topics.lane(self._priority, options.get("key"))
-        unique = options.get("unique")
+        unique = self._options.get("unique")
         id = port.new_id() if unique is None else f"{task.name}:{unique}"
-        await port.publish(topic, self._new_call(port, id, call, self._headers(port)))
+        await port.publish(self._topic, self._new_call(id, call, self._headers(port)))
         return TaskHandle(task, id, mine=True)
 
     async def _enqueue_many(self, port: TaskPort, calls: Iterable[tuple[Any, ...]]) -> list[TaskHandle]:
-        from mainspring.tasks.results import TaskHandle
-
         task = self._task
         await task.registry.ready(task)
         handles: list[TaskHandle] = []
@@ -365,24 +361,13 @@ class EnqueueOptions(Generic[P]):
             for args in calls:
                 id = port.new_id()
                 handles.append(TaskHandle(task, id, mine=True))
-                yield self._new_call(port, id, task.parameters.encode(args, {}), headers)
+                yield self._new_call(id, task.parameters.encode(args, {}), headers)
 
-        await port.publish_many(task.topics.lane(self._priority, self._options.get("key")), each())
+        await port.publish_many(self._topic, each())
         return handles
 
-    def _new_call(self, port: TaskPort, id: str, call: msgspec.Raw, headers: dict[str, str] | None) -> NewCall:
-        from mainspring.tasks.ports import NewCall
-
-        options = self._options
-        at = options.get("at")
-        return NewCall(
-            id,
-            call,
-            options.get("key"),
-            headers,
-            duration_ms(options.get("delay", 0)),
-            0 if at is None else round(at.timestamp() * 1000),
-        )
+    def _new_call(self, id: str, call: msgspec.Raw, headers: dict[str, str] | None) -> NewCall:
+        return NewCall(id, call, self._key, headers, self._delay_ms, self._not_before)
 
     def _headers(self, port: TaskPort) -> dict[str, str] | None:
         task, options = self._task, self._options
@@ -499,8 +484,6 @@ class TaskRegistry:
 
     def records(self, task: Task[..., Any]) -> TaskRecords:
         """What is known of the task's calls."""
-        from mainspring.tasks.results import TaskRecords
-
         topic = task.topics.results
         if topic not in self._records:
             self._records[topic] = TaskRecords(self.port, topic)

@@ -1,9 +1,11 @@
-"""The topics behind the tasks of a program, and the headers of a task."""
+"""The topics behind the tasks of a program, the calls that go there, and the headers of a task."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any, Final, Literal
+
+import msgspec
 
 Priority = Literal["high", "normal", "low"]
 PRIORITIES: Final = ("high", "normal", "low")
@@ -20,6 +22,17 @@ RESULTS_KEPT_MS: Final = 86_400_000
 CONTROL_KEPT_MS: Final = 30 * 86_400_000
 
 RESERVED: Final = frozenset({"high", "low", "ordered", "results", "control"})
+
+
+class NewCall(msgspec.Struct, frozen=True, gc=False):
+    """A call on its way to a topic. `not_before` is epoch ms; 0: at once."""
+
+    id: str
+    payload: Any
+    key: str | None = None
+    headers: dict[str, str] | None = None
+    delay_ms: int = 0
+    not_before: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,16 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
 
 from mainspring.backoff import Backoff
 from mainspring.client import BadPayload, ClientError, Closed, describe
 from mainspring.cluster import MOST_ENDS
 from mainspring.errors import MainspringError
-from mainspring.loop import HandlerThreads, blocking_verb, time_limit, wake
+from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, time_limit, wake
 from mainspring.retries import Reject, Retries
 from mainspring.tasks.ports import Delivery, Report, StoredReport, TaskLane, TaskPort
 from mainspring.tasks.results import NotStorable, State, encode_record
@@ -115,21 +118,25 @@ UNANSWERED: Final = 10  # deliveries beyond max_attempts that ended without an a
 UNKNOWN: Final = Retries(Backoff(1_000, 300_000), 5)  # of a task that is not declared here
 
 
+class _Taken(msgspec.Struct, eq=False):
+    """A task that a worker took, until it is no longer the worker's."""
+
+    event: Delivery
+    lane: _Lane
+    loop: asyncio.Task[None]  # which runs it
+    id: str
+    name: str
+    policy: Retries
+    keep: bool = True  # whether what becomes of it is stored
+    task: Task[..., Any] | None = None  # None: it is not declared here
+    context: TaskContext | None = None  # of the function, once it is called
+    interrupted: str = ""  # why, if it was
+
+
 class Release(Protocol):
     """Told when a task is no longer this worker's; `retrying`: it waits at the node for its next try."""
 
-    def __call__(self, event: Delivery, *, retrying: bool = False) -> None: ...
-
-
-@dataclass(slots=True)
-class _Taken:
-    """A task that a worker took: what it is and where what becomes of it is stored."""
-
-    event: Delivery
-    id: str
-    name: str
-    results: str
-    keep: bool = True
+    def __call__(self, taken: _Taken, *, retrying: bool = False) -> None: ...
 
 
 class Outcomes:
@@ -148,22 +155,23 @@ class Outcomes:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()  # the loop's
 
-    def failed(self, taken: _Taken, policy: Retries, reason: str, *, again: bool = True) -> None:
+    def failed(self, taken: _Taken, reason: str, *, again: bool = True) -> None:
         """Again later, or never again."""
         self.failures += 1
-        event = taken.event
+        event, policy = taken.event, taken.policy
         if not again or event.attempt >= (policy.max_attempts or 1):
             self.give_up(taken, reason)
             return
         if taken.keep:
             record = encode_record("retrying", taken.name, event.attempt, None, reason)
-            self._port.put(Report(taken.results, self._port.new_id(), record, taken.id))
-        self.refuse(event, policy.backoff.delay_ms(event.attempt, self._port.random) / 1000, reason)
+            self._port.put(Report(taken.lane.results, self._port.new_id(), record, taken.id))
+        self.refuse(taken, policy.backoff.delay_ms(event.attempt, self._port.random) / 1000, reason)
 
     def ended(self, taken: _Taken, state: State, *, value: Any = None, error: str = "") -> None:
         """Store how the task ended; then acknowledge it."""
         if not taken.keep:
-            self._settle(taken, ())
+            self._port.accept(taken.event)
+            self._release(taken)
             return
         try:
             self._settle(taken, (self._record(taken, state, value, error),))
@@ -181,9 +189,9 @@ class Outcomes:
         record = (self._record(taken, "failed", None, reason),) if taken.keep else ()
         self._settle(taken, (letter, *record))
 
-    def refuse(self, event: Delivery, delay: float, reason: str) -> None:
+    def refuse(self, taken: _Taken, delay: float, reason: str) -> None:
         """Again later. If its lease was lost meanwhile, another copy is here or elsewhere already."""
-        self._release(event, retrying=event.refuse(delay, reason))
+        self._release(taken, retrying=taken.event.refuse(delay, reason))
 
     @blocking_verb
     def report(self, results: str, context: TaskContext, value: Any) -> None:
@@ -197,14 +205,14 @@ class Outcomes:
 
     def _record(self, taken: _Taken, state: State, value: Any, error: str) -> Report:
         record = encode_record(state, taken.name, taken.event.attempt, value, error)
-        return Report(taken.results, self._port.new_id(), record, taken.id)
+        return Report(taken.lane.results, self._port.new_id(), record, taken.id)
 
     def _settle(self, taken: _Taken, reports: tuple[Report, ...]) -> None:
         def then(failure: MainspringError | None) -> None:
             if failure is None:
-                self._release(taken.event)
+                self._release(taken)
             else:
-                self.refuse(taken.event, self.pause, describe(failure))
+                self.refuse(taken, self.pause, describe(failure))
 
         self._port.settle(taken.event, reports, then)
 
@@ -286,30 +294,24 @@ class TaskLimit:
         self._running -= 1
 
 
-@dataclass(eq=False)
+@dataclass(slots=True, eq=False)
 class _Lane:
-    """The tasks of one topic that were delivered and not started."""
+    """The tasks of one topic that were delivered here."""
 
     source: TaskLane
-    tasks: dict[str | None, Task[..., Any]]  # by name; None: of a task that does not say
     level: int
     results: str
-    ordered: bool = False
+    report: Callable[[TaskContext, Any], None]  # the progress of its tasks
+    tasks: dict[str | None, Task[..., Any]] = field(default_factory=dict)  # by name; None: of one that does not say
+    order: KeyOrder[Delivery] | None = None  # where tasks have keys
     limited: bool = False
-    waiting: deque[Delivery] = field(default_factory=deque)
+    waiting: deque[Delivery] = field(default_factory=deque)  # not started
     listed: bool = False  # whether it is among those that have something to start
+    started: set[Delivery] = field(default_factory=set)  # until they are settled
+    quiet: asyncio.Event | None = None  # set when nothing is started any more
 
 
 ORDERED: Final = 1_000  # tasks with keys a worker may hold; most stand in line, and one that comes again needs room
-
-
-@dataclass(slots=True)
-class _Running:
-    """A task that runs now: whose loop it is, and why it was interrupted, if it was."""
-
-    loop: asyncio.Task[None]
-    context: TaskContext | None = None
-    interrupted: str = ""
 
 
 class Worker:
@@ -341,11 +343,8 @@ class Worker:
         self._limits = {
             each.name: TaskLimit(each) for each in self.tasks if each.concurrency is not None or each.rate is not None
         }
-        self._orders: dict[str, KeyOrder[Delivery]] = {}  # by topic
         self._held: dict[Delivery, None] = {}
-        self._started: dict[str, set[Delivery]] = {}  # by topic, until they are settled
-        self._quiet: dict[str, asyncio.Event] = {}  # by topic: nothing is started any more
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _Taken] = {}  # by id
         self._idle: deque[asyncio.Future[None]] = deque()
         self._loops: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
@@ -388,11 +387,11 @@ class Worker:
         window = self._ordered_window if ordered else self._prefetch
         if topic == task.topic and task.concurrency is not None:
             window = min(window, 2 * task.concurrency)
-        source = self._port.subscribe(topic, task.group, window, sticky=ordered)
-        lane = self._lanes[topic] = _Lane(source, {}, level, task.topics.results, ordered)
+        source, results = self._port.subscribe(topic, task.group, window, sticky=ordered), task.topics.results
+        lane = self._lanes[topic] = _Lane(source, level, results, partial(self._outcomes.report, results))
         if ordered:
-            order = self._orders[topic] = KeyOrder()
-            lane.waiting = order.ready
+            lane.order = KeyOrder()
+            lane.waiting = lane.order.ready
         source.on_arrival = self._arrived
         source.on_lost = self._lost
         return lane
@@ -414,9 +413,9 @@ class Worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 await self.finish()
-        for running in list(self._running.values()):
-            running.interrupted = "the worker stopped"
-            running.loop.cancel()
+        for taken in list(self._running.values()):
+            taken.interrupted = "the worker stopped"
+            taken.loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
         with contextlib.suppress(TimeoutError):  # results and dead letters that are on their way
             async with asyncio.timeout(timeout):
@@ -436,17 +435,15 @@ class Worker:
         What is given back must not come straight back, which would count as one more attempt: so first the node is told
         that there is no room here, and where nothing runs, leaving gives it back.
         """
-        topic, waiting = lane.source.topic, lane.waiting
-        started = self._started.setdefault(topic, set())
-        if started:
+        if lane.started:
             await lane.source.resize(1)
-            for event in [*waiting, *(self._orders[topic].drain() if lane.ordered else ())]:
+            for event in [*lane.waiting, *(() if lane.order is None else lane.order.drain())]:
                 event.refuse(0.0, "the worker stopped")
                 self._held.pop(event, None)
-            waiting.clear()
-            quiet = self._quiet[topic] = asyncio.Event()
-            if started:
-                await quiet.wait()
+            lane.waiting.clear()
+            lane.quiet = asyncio.Event()
+            if lane.started:
+                await lane.quiet.wait()
         await lane.source.close()
 
     async def run(self) -> None:
@@ -481,7 +478,7 @@ class Worker:
     def _arrived(self, source: TaskLane) -> None:
         """Everything that was delivered comes here at once, so that leases of waiting tasks are kept, too."""
         lane = self._lanes[source.topic]
-        order = self._orders.get(source.topic)
+        order = lane.order
         while (event := source.get_nowait()) is not None:
             self._held[event] = None
             if order is not None:
@@ -500,9 +497,8 @@ class Worker:
         for event in [each for each in self._held if each.topic == source.topic]:
             del self._held[event]
         lane.waiting.clear()
-        if lane.ordered:
-            running = {one.context.key for one in self._running.values() if one.context and one.context.key}
-            self._orders[source.topic].lost(running)
+        if lane.order is not None:
+            lane.order.lost({taken.event.key for taken in self._running.values() if taken.event.key})
 
     def _wake_loops(self, lane: _Lane) -> None:
         if lane.waiting and not lane.listed:
@@ -552,29 +548,30 @@ class Worker:
                 self._idle.append(waiter)
                 await waiter
                 continue
-            lane, event = found
-            running = _Running(myself)
-            self._started.setdefault(event.topic, set()).add(event)
+            taken = self._begin(*found, myself)
+            if taken is None:
+                continue
             try:
-                await self._handle(lane, event, running)
+                await (self._run_limited(taken) if taken.lane.limited else self._run_task(taken))
             except asyncio.CancelledError:
-                if not running.interrupted:
+                if not taken.interrupted:
                     raise
                 myself.uncancel()
 
     # -- one task
 
-    async def _handle(self, lane: _Lane, event: Delivery, running: _Running) -> None:
+    def _begin(self, lane: _Lane, event: Delivery, loop: asyncio.Task[None]) -> _Taken | None:
+        """A task to be run now. None: it is not to be run, and what becomes of it is decided."""
+        lane.started.add(event)
         headers = event.headers
         id, name = headers.get(TASK_ID) or event.id, headers.get(TASK_NAME)
         task = lane.tasks.get(name) or lane.tasks.get(None)
         if task is None or (name is not None and name != task.name):
-            reason = f"UnknownTask: no task {name!r} is declared here"
-            taken = _Taken(event, id, name or "", lane.results)
-            self._outcomes.failed(taken, retries_from(headers.get(RETRY), UNKNOWN), reason)
-            return
+            taken = _Taken(event, lane, loop, id, name or "", retries_from(headers.get(RETRY), UNKNOWN))
+            self._outcomes.failed(taken, f"UnknownTask: no task {name!r} is declared here")
+            return None
         policy = retries_from(headers.get(RETRY), task.retries)
-        taken = _Taken(event, id, task.name, lane.results, task.keep_result)
+        taken = _Taken(event, lane, loop, id, task.name, policy, task.keep_result, task)
         if id in self._cancelled:
             self._outcomes.ended(taken, "cancelled")
         elif EXPIRES in headers and event.attempt == 1 and self._port.wall_ms() >= _number(headers[EXPIRES], 0):
@@ -582,96 +579,107 @@ class Worker:
         elif event.attempt > (policy.max_attempts or 1) + UNANSWERED:
             reason = f"delivered {event.attempt} times without an answer: its workers died"
             self._outcomes.give_up(taken, reason)
-        elif (ended := self._port.ends(event)) >= max(policy.max_attempts or 1, MOST_ENDS):
+        elif event.attempt >= MOST_ENDS and (ended := self._port.ends(event)) >= max(
+            policy.max_attempts or 1, MOST_ENDS
+        ):
             self._outcomes.give_up(taken, f"the process ended {ended} times while this task ran")
         elif id in self._running:  # an older copy whose lease was lost still runs here
-            self._outcomes.refuse(event, self._lease / 3, "still running")
+            self._outcomes.refuse(taken, self._lease / 3, "still running")
         else:
-            if self._store_attempt is not None and not await self._store_attempt(event):
-                self._release(event)
-                return
-            limit = self._limits.get(task.name)
-            if limit is not None:
-                limit.begin(self._time())
-            try:
-                await self._run_task(taken, task, policy, running)
-            finally:
-                if limit is not None:
-                    limit.end()
-                    for each in self._lanes.values():
-                        if each.limited:
-                            self._wake_loops(each)
+            return taken
+        return None
 
-    async def _run_task(self, taken: _Taken, task: Task[..., Any], policy: Retries, running: _Running) -> None:
-        event, id = taken.event, taken.id
-        context = running.context = TaskContext(
-            id=id,
-            name=task.name,
-            attempt=event.attempt,
-            key=event.key,
-            headers=event.headers,
-            enqueued_ms=event.ts,
-            report=lambda context, value: self._outcomes.report(taken.results, context, value),
-        )
-        self._running[id] = running
-        running_task.set(context)
-        handling.set((event.id, event.headers.get(CORRELATION)))
-        limit_s = _number(event.headers.get(TIMEOUT), (task.retries.timeout_ms or 0) / 1000)
-        limit: asyncio.Timeout | None = None
+    async def _run_limited(self, taken: _Taken) -> None:
+        """Run a task that may have a limit, and then let those begin that waited for it."""
+        limit = self._limits.get(taken.name)
+        if limit is not None:
+            limit.begin(self._time())
         try:
-            with event.span.current() if event.span is not None else contextlib.nullcontext():
-                if not limit_s:
-                    value = await task.run(event.raw_payload, context, self._threads)
-                else:
-                    async with time_limit(limit_s) as limit:
-                        value = await task.run(event.raw_payload, context, self._threads)
-        except asyncio.CancelledError:
-            context.cancelled = True
-            if running.interrupted == "cancelled":
-                self._outcomes.ended(taken, "cancelled")
-            elif running.interrupted:
-                pass  # leaving the lane gives it back
-            elif asyncio.current_task().cancelling():  # type: ignore[union-attr]
-                raise
-            else:  # the task cancelled itself
-                self._outcomes.failed(taken, policy, "CancelledError")
+            await self._run_task(taken)
+        finally:
+            if limit is not None:
+                limit.end()
+                for each in self._lanes.values():
+                    if each.limited:
+                        self._wake_loops(each)
+
+    @identifies_work(lambda known: ("task", known["taken"].name))
+    async def _run_task(self, taken: _Taken) -> None:
+        event, task, headers = taken.event, taken.task, taken.event.headers
+        assert task is not None
+        limit_s = _number(headers[TIMEOUT], task.timeout_s) if TIMEOUT in headers else task.timeout_s
+        limit: asyncio.Timeout | None = None
+        context = taken.context = TaskContext(
+            taken.id, task.name, event.attempt, event.key, headers, event.ts, taken.lane.report
+        )
+        self._running[taken.id] = taken
+        running_task.set(context)
+        handling.set((event.id, headers.get(CORRELATION)))
+        try:
+            storing = None if self._store_attempt is None else self._store_attempt(event)
+            if storing is not None and not await storing:
+                self._release(taken)
                 return
-            raise
-        except (BadArguments, BadPayload) as error:
-            self._outcomes.give_up(taken, error.message)
-        except Exception as error:
-            context.cancelled = True
-            timed_out = limit is not None and limit.expired()
-            if timed_out:
-                self._outcomes.failed(taken, policy, f"took longer than {limit_s:g} s")
+            if not limit_s and event.span is None:
+                value = await task.call(event.raw_payload, context, self._threads)
             else:
-                logger.warning("task %s %s failed", task.name, id, exc_info=error)
-                reason = error.message if isinstance(error, Reject) else describe(error)
-                self._outcomes.failed(taken, policy, reason, again=policy.allow_another(error))
+                with contextlib.nullcontext() if event.span is None else event.span.current():
+                    async with contextlib.nullcontext() if not limit_s else time_limit(limit_s) as limit:
+                        value = await task.call(event.raw_payload, context, self._threads)
+        except asyncio.CancelledError:
+            if not self._cancelled_itself(taken):
+                raise
+        except Exception as error:
+            self._failed(taken, error, f"took longer than {limit_s:g} s" if limit and limit.expired() else "")
         else:
             self.done += 1
             self._outcomes.ended(taken, "done", value=value)
         finally:
-            self._running.pop(id, None)
+            self._running.pop(taken.id, None)
+
+    def _cancelled_itself(self, taken: _Taken) -> bool:
+        """After CancelledError: whether the function raised it. Otherwise the loop that ran it was interrupted."""
+        if taken.context is not None:
+            taken.context.cancelled = True
+        if taken.interrupted == "cancelled":
+            self._outcomes.ended(taken, "cancelled")
+        elif not taken.interrupted and not taken.loop.cancelling():
+            self._outcomes.failed(taken, "CancelledError")
+            return True
+        return False  # what the end of the worker interrupted is given back when it leaves the lane
+
+    def _failed(self, taken: _Taken, error: Exception, too_long: str) -> None:
+        context, task, event = taken.context, taken.task, taken.event
+        assert context is not None
+        assert task is not None
+        context.cancelled = True
+        if isinstance(error, BadArguments | BadPayload):
+            self._outcomes.give_up(taken, error.message)
+        elif too_long:
+            self._outcomes.failed(taken, too_long)
+        elif isinstance(error, TypeError) and (wrong := task.parameters.fit(event.raw_payload, context)):
+            self._outcomes.give_up(taken, f"the arguments do not fit: {wrong}")
+        else:
+            logger.warning("task %s %s failed", task.name, taken.id, exc_info=error)
+            reason = error.message if isinstance(error, Reject) else describe(error)
+            self._outcomes.failed(taken, reason, again=taken.policy.allow_another(error))
 
     # -- when it is no longer ours
 
-    def _release(self, event: Delivery, *, retrying: bool = False) -> None:
+    def _release(self, taken: _Taken, *, retrying: bool = False) -> None:
         """The task is no longer ours; with a key, the next of its line may start, or waits for this one's return."""
+        event, lane = taken.event, taken.lane
         self._held.pop(event, None)
-        started = self._started[event.topic]
-        started.discard(event)
-        if not started and event.topic in self._quiet:
-            self._quiet[event.topic].set()
-        order = self._orders.get(event.topic)
-        if order is None:
+        lane.started.discard(event)
+        if lane.quiet is not None and not lane.started:
+            lane.quiet.set()
+        if lane.order is None:
             return
         if retrying and not self._stopping:
-            order.retrying(event)
+            lane.order.retrying(event)
         else:
-            order.ended(event)
-        lane = self._lanes[event.topic]
-        self._make_room(lane, order)
+            lane.order.ended(event)
+        self._make_room(lane, lane.order)
         self._wake_loops(lane)
 
     def _make_room(self, lane: _Lane, order: KeyOrder[Delivery]) -> None:
@@ -680,12 +688,12 @@ class Worker:
             lane.source.resize(self._ordered_window + order.blocked)
 
     def _cancel(self, id: str) -> None:
-        running = self._running.get(id)
-        if running is not None and not running.interrupted:
-            running.interrupted = "cancelled"
-            if running.context is not None:
-                running.context.cancelled = True
-            running.loop.cancel()
+        taken = self._running.get(id)
+        if taken is not None and not taken.interrupted:
+            taken.interrupted = "cancelled"
+            if taken.context is not None:
+                taken.context.cancelled = True
+            taken.loop.cancel()
 
     def _keep_leases(self) -> None:
         """Extend the leases of everything that is held, as long as something is."""

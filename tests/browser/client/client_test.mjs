@@ -103,6 +103,40 @@ const stories = {
     return [offset, await bus.publish(topic, 2).catch((error) => error.code), bus.state];
   },
 
+  async asks_again_for_what_may_pass_and_forgets_what_is_final({ connect }) {
+    const asked = [];
+    const answers = ["unavailable", "rate_limited", null, "forbidden"];
+    class Scripted {
+      constructor() {
+        this.readyState = 1;
+        Scripted.last = this;
+        queueMicrotask(() => this.onopen());
+      }
+      send(text) {
+        const { type, corr, group } = JSON.parse(text);
+        if (type === "SUBSCRIBE") asked.push(group);
+        const code = type === "SUBSCRIBE" ? answers.shift() : null;
+        this.say(code ? { type: "ERROR", code, message: "no", in_reply_to: type, corr } : { type: "OK", corr });
+      }
+      say(frame) {
+        queueMicrotask(() => this.onmessage({ data: JSON.stringify(frame) }));
+      }
+      close() {}
+    }
+    const bus = connect("ws://nowhere", { WebSocket: Scripted });
+    const taken = bus.subscribe("t", { group: "passing" });
+    await taken.confirmed;
+    const refused = await bus.subscribe("t", { group: "final" }).confirmed.catch((error) => error.code);
+    const next = taken[Symbol.asyncIterator]().next();
+    Scripted.last.say({ type: "ERROR", code: "forbidden", message: "no", in_reply_to: "", topic: "t", group: "passing" });
+    const ended = await next.catch((error) => error.code);
+    bus.reconnect();
+    bus.subscribe("t", { group: "passing" });
+    await sleep(50);
+    await bus.close();
+    return { asked, refused, ended };
+  },
+
   async publishes_over_a_killed_node({ bus, topic, tell }) {
     await bus.publish(topic, 0);
     await tell("kill");
@@ -116,7 +150,7 @@ export async function run({ connect, WebSocket, url, topic, story, tell }) {
   const states = [];
   const bus = connect(url, { ...(WebSocket && { WebSocket }), onState: (state) => states.push(state) });
   try {
-    return await stories[story]({ bus, topic, states, tell });
+    return await stories[story]({ bus, topic, states, tell, connect });
   } finally {
     await bus.close({ drainMs: 1_000 });
   }

@@ -34,6 +34,11 @@ STORIES: dict[str, Any] = {
     "survives_a_lost_connection": {"seen": [1, 2], "opened": 2},
     "leaves_what_it_did_not_acknowledge": [1, 2, False, True],
     "a_closed_client_says_so": [1, "closed", "closed"],
+    "asks_again_for_what_may_pass_and_forgets_what_is_final": {
+        "asked": ["passing", "passing", "passing", "final", "passing"],
+        "refused": "forbidden",
+        "ended": "forbidden",
+    },
 }
 
 UNDER_NODE = """

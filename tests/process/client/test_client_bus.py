@@ -361,7 +361,7 @@ async def test_dead_letters_are_looked_at_sent_back_and_dropped(bus: Client, nam
 
 async def test_schedules_publish_by_themselves_until_they_are_removed(bus: Client, name: str) -> None:
     async with bus.subscribe(name, group="g") as events:
-        assert await bus.schedule(f"{name}/tick", name, {"tick": 1}, every=0.05) > 0
+        assert await bus.schedule(f"{name}/tick", name, {"tick": 1}, every=0.1) > 0
         assert (await events.get(5)).payload == {"tick": 1}
         await bus.pause_schedule(f"{name}/tick")
         (known,) = [each for each in await bus.schedules() if each["name"] == f"{name}/tick"]

@@ -64,11 +64,13 @@ async def test_a_delayed_task_waits(app: App) -> None:
 
     async with Worker(app.tasks):
         late = await work.options(delay="300ms").enqueue("late")
-        later = await work.options(at=datetime.now(UTC) + timedelta(seconds=0.6)).enqueue("later")
+        at = datetime.now(UTC) + timedelta(seconds=0.6)
+        later = await work.options(at=at).enqueue("later")
+        last = await work.options(at=at + timedelta(seconds=0.3)).enqueue_many([("last",)])
         soon = await work.enqueue("soon")
-        for handle in (late, later, soon):
+        for handle in (late, later, soon, *last):
             await handle.result(30)
-    assert order == ["soon", "late", "later"]
+    assert order == ["soon", "late", "later", "last"]
 
 
 async def test_a_result_can_be_asked_for_elsewhere_by_id(node: Node, app: App) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.bus import Conflict, DeadLetterFilter, Start, UnknownEvent, UnknownGroup
+from mainspring.bus import Conflict, DeadLetterFilter, Start, TopicConfig, UnknownEvent, UnknownGroup
 from mainspring.log import Batch
 from tests.support.bus import BEGINNING, Peer, World, in_virtual_time, settle
 
@@ -253,3 +253,14 @@ async def test_a_seek_forward_leaves_no_copies(world: World) -> None:
     await world.bus.dead_letters.redrive("t")
     await world.bus.groups.seek("t", "g", Start("latest"))
     assert await copies(world) == 0
+
+
+@in_virtual_time(retention_interval_ms=21_600_000)
+async def test_letters_wait_for_somebody_however_old_they_are(world: World) -> None:
+    await kill_events(world, 3)
+    assert world.bus.topics.config_of("t.DLQ") == TopicConfig(topic="t.DLQ"), "no retention of any kind"
+    await settle(60 * 86_400)
+    assert await offsets(world) == [1, 2, 3]
+    await world.kill()
+    await settle(60 * 86_400)
+    assert await offsets(world) == [1, 2, 3]

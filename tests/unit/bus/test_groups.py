@@ -473,3 +473,19 @@ async def test_groups_come_back_on_a_node_that_may_keep_fewer_topics_than_it_has
     world.settings = Settings(metrics_interval_ms=0, max_topics=1)
     await world.kill()
     assert sorted(info.topic for info in world.bus.groups.infos()) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("members", [1, 2], ids=["an only member", "one of several"])
+@in_virtual_time
+async def test_a_lease_ends_when_its_time_is_up_and_not_a_millisecond_later(world: World, members: int) -> None:
+    await world.create("t", ackTimeoutMs=2_000)
+    peers = [world.connect() for _ in range(members)]
+    for peer in peers:
+        await peer.subscribe("t", "g", max_inflight=1)
+    given = world.clock.now_ms()
+    await world.connect().publish("t", 1)
+    assert [m["attempt"] for peer in peers for m in await peer.messages()] == [1]
+    await settle((given + 1_999.5 - world.clock.now_ms()) / 1_000)
+    assert [m["attempt"] for peer in peers for m in peer.got] == []
+    await settle((given + 2_000.5 - world.clock.now_ms()) / 1_000)
+    assert [m["attempt"] for peer in peers for m in peer.got] == [2]

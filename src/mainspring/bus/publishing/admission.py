@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 
 MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that a delay is a mistake in its unit
 
+MOST_SCHEDULED_BYTES: Final = 1 << 20  # per second, by one schedule
+MOST_HASHED: Final = 256  # characters of a key whose hash is remembered: long ones would fill the memory
+
 _to_json = msgspec.json.Encoder().encode
 _to_sorted_json = msgspec.json.Encoder(order="sorted").encode
 
@@ -67,6 +70,7 @@ class Admission:
 
     def __post_init__(self) -> None:
         self._most_bytes = self.settings.max_frame_bytes
+        self._most_key_bytes = self.settings.max_key_bytes
         self._dedupe_window_ms = self.settings.dedupe_window_ms
 
     def accept(
@@ -112,12 +116,27 @@ class Admission:
         return Accepted(topic, appends, due, expect is not None, span, at_times)
 
     def accept_schedule(self, schedule: Schedule, who: Who) -> Schedule:
-        """The schedule as it is kept: its payload fits the topic, its headers say who made it."""
+        """The schedule as it is kept: its payload fits the topic, its headers say who made it.
+
+        One made from outside goes on without its maker, so it may neither fire too often nor publish too much.
+        """
+        if isinstance(who, Caller) and schedule.every is not None:
+            self._check_pace(schedule.every, len(bytes(schedule.payload)))
         event = NewEvent(bytes(schedule.payload), schedule.key, schedule.headers)
         verified = who.verified if isinstance(who, Caller) else b""
         (append,) = self._appends(self.topics.open(schedule.topic), (event,), 0, None, verified)
         headers = None if append.headers is None else msgspec.json.decode(append.headers)
         return msgspec.structs.replace(schedule, headers=headers)
+
+    def _check_pace(self, every: int, size: int) -> None:
+        least = self.settings.min_every_ms
+        if every < least:
+            raise BadFrame(f"`every` is {every} ms", remedy=f"give at least {least} ms, or lower min_every_ms")
+        if size * 1_000 > MOST_SCHEDULED_BYTES * every:
+            raise TooLarge(
+                f"a schedule may publish {MOST_SCHEDULED_BYTES} bytes per second, not {size} every {every} ms",
+                remedy="publish a reference, or less often",
+            )
 
     def own_event(
         self, topic: Topic, payload: bytes, key: str | None = None, headers: Mapping[str, str] | None = None
@@ -156,9 +175,15 @@ class Admission:
         appends = []
         for event, payload, more in zip(events, payloads, added, strict=True):
             headers = more.added_to(event.headers) if event.headers else more.alone
-            if len(payload) + (0 if headers is None else len(headers)) > most_bytes:
-                raise TooLarge(f"an event may have {most_bytes} bytes", remedy="publish a reference")
+            size = len(payload) + (0 if headers is None else len(headers))
             id, key, dedupe = event.id, event.key, None
+            if key is not None:
+                key_size = len(key) if key.isascii() else len(key.encode())
+                if key_size > self._most_key_bytes:
+                    raise TooLarge(f"a key may have {self._most_key_bytes} bytes, this one has {key_size}")
+                size += key_size
+            if size > most_bytes:
+                raise TooLarge(f"an event may have {most_bytes} bytes", remedy="publish a reference")
             if id is None:
                 id = self.new_id()
             elif window:
@@ -280,7 +305,6 @@ def check_sha256(payload: bytes, digest: str) -> None:
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")
 
 
-@lru_cache(maxsize=65_536)  # keys repeat; hashing a 20-character key in Python costs as much as decoding its frame
 def key_hash(key: str) -> int:
     """The signed 32-bit hash of a key."""
     h = 0
@@ -294,6 +318,12 @@ def key_hash(key: str) -> int:
     return h - 0x1_0000_0000 if h & 0x8000_0000 else h
 
 
+# keys repeat; hashing a 20-character key in Python costs as much as decoding its frame
+_remembered_hash = lru_cache(maxsize=65_536)(key_hash)
+
+
 def partition_of(key: str, partitions: int) -> int:
     """The partition of `key` among `partitions`; 0 when there is at most one."""
-    return abs(key_hash(key)) % partitions if partitions > 1 else 0
+    if partitions <= 1:
+        return 0
+    return abs(_remembered_hash(key) if len(key) <= MOST_HASHED else key_hash(key)) % partitions

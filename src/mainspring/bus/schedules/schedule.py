@@ -14,6 +14,7 @@ from mainspring.bus.schedules.cron import cron_line
 
 LEAST_EVERY_MS: Final = 10
 MOST_EVERY_MS: Final = 2**53
+MOST_CRON: Final = 200  # characters; every minute of an hour, listed one by one
 CLOCKS_DIFFER_MS: Final = 60_000  # by so much the clocks of nodes may differ without a grid being counted anew
 DECLARED: Final = "app/"  # names of schedules that programs declare begin with it
 
@@ -53,6 +54,8 @@ class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
         if self.overlap not in get_args(Overlap):
             raise BadFrame(f"`overlap` is {self.overlap!r}", remedy="write queue, skip or allow")
         if self.cron is not None:
+            if len(self.cron) > MOST_CRON:
+                raise BadFrame(f"a cron line has at most {MOST_CRON} characters", remedy="write ranges: 0-30/5")
             cron_line(self.cron, self.timezone)
         elif self.timezone is not None:
             raise BadFrame("an interval is the same in every time zone", remedy="leave out `timezone`, or use `cron`")

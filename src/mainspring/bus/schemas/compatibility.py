@@ -9,7 +9,11 @@ every object may hold anything beside what is declared, and adding an optional p
 that is not what people mean by it.
 
 Alternatives of the writer are taken one by one; of the reader's alternatives one must take it all. Pairs that were
-compared already are remembered, which bounds the work for schemas with many references and ends it for recursive ones.
+compared already are remembered, which ends the work for recursive schemas.
+
+Schemas come from strangers, and a few lines of references can stand for more than a machine could ever compare. So
+every step is counted, by the size of what it touches, and when there are too many the answer is one difference: it
+cannot be told.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.bus.schemas.validator import Fault, compiled, pointer
+from mainspring.bus.schemas.validator import Fault, check_size, compiled, find_in, pointer
 
 Schema = dict[str, Any] | bool
 Found = list[tuple[str, str]]  # where below, why
@@ -38,10 +42,16 @@ _COMPARED: Final = frozenset(
         *("properties", "required", "additionalProperties", "minProperties", "maxProperties"),
     )
 )
+_NESTED: Final = frozenset(
+    ("properties", "items", "prefixItems", "additionalProperties", "anyOf", "oneOf", "allOf", "$defs", "definitions")
+)
 # Keywords whose meaning depends on what stands beside them: schemas that have them are not merged with others.
 _SEE_SIBLINGS: Final = frozenset(
     ("additionalProperties", "items", "prefixItems", "unevaluatedProperties", "unevaluatedItems", "if")
 )
+MOST_WORK: Final = 200_000  # steps of one comparison, a second at most; schemas that people write take some hundred
+MOST_TRIES: Final = 10_000_000  # schemas that a value of an enumeration is compared with, at most
+MOST_FOUND: Final = 100  # differences at one place; a hundred say as much as a million
 _LOWER: Final = (("minLength", "string"), ("minItems", "array"), ("minProperties", "object"))
 _UPPER: Final = (("maxLength", "string"), ("maxItems", "array"), ("maxProperties", "object"))
 
@@ -50,15 +60,50 @@ def differences(writer: Schema, reader: Schema) -> list[Fault]:
     """What the writer may write and the reader refuses; empty when nothing is. `*` in a path is any item."""
     if writer == reader:
         return []
-    found = _Comparison(writer, reader).compare(writer, reader)
+    try:
+        found = _Comparison(writer, reader).compare(writer, reader)
+    except (_TooMuchWork, RecursionError):
+        return [Fault("", "the schemas refer to too much for them to be compared; make them smaller, or compare none")]
     return [Fault(path, reason) for path, reason in dict.fromkeys(found)]
+
+
+class _TooMuchWork(Exception):
+    """The comparison has taken as many steps as it may."""
+
+
+class _Work:
+    """Counts the steps of one comparison."""
+
+    def __init__(self) -> None:
+        self._left = MOST_WORK
+        self._sizes: dict[int, tuple[Any, int]] = {}  # the value is kept: an id must not be used twice
+
+    def spend(self, steps: int) -> None:
+        self._left -= steps
+        if self._left < 0:
+            raise _TooMuchWork
+
+    def touch(self, value: Any) -> None:
+        """Spend as many steps as looking at all of a value takes; many parts are looked at in the time of a step."""
+        self.spend(1 + self.size(value) // 32)
+
+    def size(self, value: Any) -> int:
+        """How many parts a value has; one that is in several places of it counts as often."""
+        if not isinstance(value, (dict, list)):
+            return 1 + len(value) // 64 if isinstance(value, str) else 1
+        if id(value) not in self._sizes:
+            parts = value.values() if isinstance(value, dict) else value
+            self.spend(1 + len(parts))
+            self._sizes[id(value)] = (value, 1 + sum([self.size(part) for part in parts]))
+        return self._sizes[id(value)][1]
 
 
 class _Side:
     """One schema as a whole: looks up what its references mean."""
 
-    def __init__(self, root: Schema) -> None:
+    def __init__(self, root: Schema, work: _Work) -> None:
         self._root = root
+        self._work = work
         whole = {} if isinstance(root, bool) else root
         self.definitions: dict[str, Any] = {
             name: whole[name] for name in ("$schema", "$defs", "definitions") if name in whole
@@ -67,38 +112,33 @@ class _Side:
 
     def plain(self, schema: Schema) -> Schema:
         """The schema without `$ref` and `allOf` on top, as far as they can be merged into it."""
-        if id(schema) not in self._plain:
-            self._plain[id(schema)] = (schema, self._merged(schema, frozenset()))  # both kept: an id is not used twice
-        return self._plain[id(schema)][1]
-
-    def _merged(self, schema: Schema, seen: frozenset[str]) -> Schema:
         if isinstance(schema, bool) or not ("$ref" in schema or "allOf" in schema):
             return schema
+        if id(schema) not in self._plain:  # both are kept: an id is not used twice
+            self._plain[id(schema)] = (schema, {"not": {}})  # met again below: it refers to itself, and no value fits
+            self._plain[id(schema)] = (schema, self._merged(schema))
+        return self._plain[id(schema)][1]
+
+    def _merged(self, schema: dict[str, Any]) -> Schema:
         rest: Schema = {name: value for name, value in schema.items() if name not in ("$ref", "allOf")}
         parts = list(schema.get("allOf", ()))
         ref = schema.get("$ref")
         if isinstance(ref, str):
-            if ref in seen:
-                return {"not": {}}  # refers to nothing but itself: no value fits
-            seen |= {ref}
             parts.append(self._find(ref))
         for part in parts:
-            rest = _both(rest, self._merged(part, seen))
+            rest = _both(self._work, rest, self.plain(part))
         return rest
 
     def _find(self, ref: str) -> Schema:
-        found: Any = self._root
-        for step in ref.removeprefix("#").split("/")[1:]:
-            name = step.replace("~1", "/").replace("~0", "~")
-            try:
-                found = found[int(name)] if isinstance(found, list) else found[name]
-            except (LookupError, ValueError, TypeError):
-                return {"$ref": ref}
-        return found if isinstance(found, (dict, bool)) and ref.startswith("#") else {"$ref": ref}
+        found = find_in(self._root, ref) if ref.startswith("#") else None
+        return found if isinstance(found, (dict, bool)) else {"not": {}}
 
 
-def _both(one: Schema, other: Schema) -> Schema:
+def _both(work: _Work, one: Schema, other: Schema) -> Schema:
     """A schema that both hold in. What cannot be merged stays side by side under `allOf`."""
+    if one is other:
+        return one
+    work.spend(1 + sum(len(each) for each in (one, other) if isinstance(each, dict)))
     if one is True or (isinstance(one, dict) and _ANNOTATIONS.issuperset(one)):
         return other
     if other is True or (isinstance(other, dict) and _ANNOTATIONS.issuperset(other)):
@@ -110,6 +150,8 @@ def _both(one: Schema, other: Schema) -> Schema:
     merged = dict(one)
     left: dict[str, Any] = {}
     for name, value in other.items():
+        if name in merged:
+            work.touch(value)
         if name not in merged or merged[name] == value or name in _ANNOTATIONS:
             merged.setdefault(name, value)
         elif name == "required":
@@ -117,7 +159,7 @@ def _both(one: Schema, other: Schema) -> Schema:
         elif name == "properties":
             merged[name] = {
                 **merged[name],
-                **{key: _both(merged[name].get(key, True), inner) for key, inner in value.items()},
+                **{key: _both(work, merged[name].get(key, True), inner) for key, inner in value.items()},
             }
         else:
             left[name] = value
@@ -128,8 +170,9 @@ def _both(one: Schema, other: Schema) -> Schema:
 
 class _Comparison:
     def __init__(self, writer: Schema, reader: Schema) -> None:
-        self._writer = _Side(writer)
-        self._reader = _Side(reader)
+        self._work = work = _Work()
+        self._writer = _Side(writer, work)
+        self._reader = _Side(reader, work)
         self._same_definitions = self._writer.definitions == self._reader.definitions
         self._compared: dict[tuple[int, int], Found] = {}
         self._kept: list[Schema] = []  # what was made here: an id in `_compared` must not be used twice
@@ -139,7 +182,9 @@ class _Comparison:
         if pair not in self._compared:
             self._kept += (writer, reader)
             self._compared[pair] = []  # met again below: as good as the rest of it
-            self._compared[pair] = self._compare(self._writer.plain(writer), self._reader.plain(reader))
+            found = self._compare(self._writer.plain(writer), self._reader.plain(reader))
+            self._work.spend(1 + len(found))
+            self._compared[pair] = found[:MOST_FOUND]
         return self._compared[pair]
 
     def _compare(self, writer: Schema, reader: Schema) -> Found:
@@ -156,7 +201,9 @@ class _Comparison:
         for name in ("anyOf", "oneOf"):
             if name in given and not self._is_same(given[name], reader.get(name)):
                 rest: Schema = {key: value for key, value in given.items() if key != name}
-                branches = [_both(self._writer.plain(rest), self._writer.plain(part)) for part in given[name]]
+                branches = [
+                    _both(self._work, self._writer.plain(rest), self._writer.plain(part)) for part in given[name]
+                ]
                 return [each for branch in branches for each in self.compare(branch, reader)]
         if "allOf" in given:  # what could not be merged holds all the same: it is enough when the reader takes one part
             alone = {name: value for name, value in given.items() if name != "allOf"}
@@ -168,18 +215,25 @@ class _Comparison:
         return found + self._plain(given, reader)
 
     def _is_same(self, one: Any, other: Any) -> bool:
+        self._work.touch(one)
         return one == other and (self._same_definitions or b'"$ref"' not in msgspec.json.encode(one))
 
     def _values(self, values: list[Any], reader: dict[str, Any]) -> Found:
         """The writer writes one of these: so they can be tried."""
+        self._work.spend(self._work.size(values) + self._work.size(reader))
+        definitions = self._reader.definitions if b'"$ref"' in msgspec.json.encode(reader) else {}
+        self._work.touch(definitions)
         try:
-            takes = compiled({**self._reader.definitions, **reader}).is_valid
+            if check_size({**definitions, **reader}) ** (1 + max(map(_levels, values), default=0)) > MOST_TRIES:
+                raise _TooMuchWork
+            takes = compiled({**definitions, **reader}).is_valid
         except ValueError:
             return [("", "the reader's schema cannot be tried on its own, so what it takes cannot be told")]
         refused = [value for value in values if not takes(value)]
         return [("", f"may be {_shown(value)}; the reader does not take that") for value in refused]
 
     def _alternatives(self, writer: dict[str, Any], branches: list[Schema], *, only_one: bool) -> Found:
+        self._work.touch(branches)
         fitting = [branch for branch in branches if not self.compare(writer, branch)]
         if not fitting:
             types = _types(writer)
@@ -193,6 +247,8 @@ class _Comparison:
         return []
 
     def _plain(self, writer: dict[str, Any], reader: dict[str, Any]) -> Found:
+        for schema in (writer, reader):
+            self._look_at(schema)
         found = _unknown(writer, reader)
         for name in ("const", "enum"):
             if name in reader:
@@ -216,6 +272,14 @@ class _Comparison:
             found += self._properties(writer, reader)
         return found
 
+    def _look_at(self, schema: dict[str, Any]) -> None:
+        """Count what comparing this level takes; what is below counts when it is compared."""
+        for name, value in schema.items():
+            if name in _NESTED:
+                self._work.spend(len(value) if isinstance(value, (dict, list)) else 1)
+            else:
+                self._work.touch(value)
+
     def _items(self, writer: dict[str, Any], reader: dict[str, Any]) -> Found:
         found: Found = []
         first, wanted = writer.get("prefixItems", []), reader.get("prefixItems", [])
@@ -233,10 +297,11 @@ class _Comparison:
         return found
 
     def _properties(self, writer: dict[str, Any], reader: dict[str, Any]) -> Found:
+        given = set(writer.get("required", ()))
         found: Found = [
             (pointer([name]), "may be missing; the reader requires it")
             for name in reader.get("required", ())
-            if name not in writer.get("required", ())
+            if name not in given
         ]
         mine, others = writer.get("properties", {}), reader.get("properties", {})
         besides, taken = writer.get("additionalProperties", True), reader.get("additionalProperties", True)
@@ -258,6 +323,12 @@ class _Comparison:
         elif isinstance(taken, dict) and besides is not False:
             found += _below("*", self.compare(besides, taken))
         return found
+
+
+def _levels(value: Any) -> int:
+    """How deep a value is nested; 0 for what holds nothing."""
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return 1 + max(map(_levels, parts), default=0) if parts else 0
 
 
 def _below(step: str, found: Found) -> Found:

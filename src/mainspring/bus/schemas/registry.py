@@ -9,6 +9,8 @@ Versions count from 1 and never change. A new one must be compatible with the on
 `backward` (the new schema reads what the old one wrote), `forward` (the old one reads what the new one writes), `full`
 (both) or `none`. The same schema again is the version that is there.
 
+To compile a schema and to compare two takes time, so it is done in a thread, one at a time: publishing does not wait.
+
 The reasons are in docs/decisions/schemas.md.
 """
 
@@ -27,7 +29,7 @@ from mainspring.bus.schemas.compatibility import Schema, differences
 from mainspring.bus.schemas.validator import SchemaValidator, TypeValidator, Validator, schema_of
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, ANY_VERSION, Batch, KeptRecord, Log, Refused
-from mainspring.loop import Clock
+from mainspring.loop import Clock, HandlerThreads
 
 SPACE: Final = "schemas"
 SCHEMA_HEADER: Final = "x-schema-version"
@@ -156,6 +158,7 @@ class SchemaRegistry:
     def __init__(self, log: Log, clock: Clock) -> None:
         self._log = log
         self._clock = clock
+        self._threads = HandlerThreads(1)
         self._topics: dict[str, TopicSchemas] = {}
         self.expected: dict[str, Schema] = {}  # topic -> what the program's own consumers say they get
         # asked for every publish, so it is the dictionary itself
@@ -182,21 +185,18 @@ class SchemaRegistry:
             raise UnknownSchema(f"the schema of {topic!r} has the versions 1 to {len(versions)}")
         return versions[version - 1]
 
-    def check(self, topic: str, schema: Schema, compatibility: Compatibility | None = None) -> SchemaCheck:
+    async def check(self, topic: str, schema: Schema, compatibility: Compatibility | None = None) -> SchemaCheck:
         """Whether this could be the topic's next version. Raises BadSchema for what is no schema at all."""
-        SchemaValidator(schema)
+        await self._threads.call(SchemaValidator, schema)
+        return await self._compare(topic, schema, compatibility)
+
+    async def _compare(self, topic: str, schema: Schema, compatibility: Compatibility | None) -> SchemaCheck:
         schemas = self._topics.get(topic)
         if schemas is None:
             return SchemaCheck(True, compatibility or DEFAULT_MODE, 0, [])
         old, mode = schemas.latest, compatibility or schemas.latest.compatibility
-        broken: list[str] = []
-        if mode in ("backward", "full"):
-            found = differences(old.schema, schema)
-            broken += [f"version {old.version} wrote, the new one reads: {one}" for one in found]
-        if mode in ("forward", "full"):
-            found = differences(schema, old.schema)
-            broken += [f"the new one writes, version {old.version} reads: {one}" for one in found]
-        return SchemaCheck(not broken, mode, old.version, broken)
+        checked: SchemaCheck = await self._threads.call(_check, old, schema, mode)
+        return checked
 
     async def register(
         self, topic: str, schema_or_type: Any, compatibility: Compatibility | None = None
@@ -208,12 +208,12 @@ class SchemaRegistry:
         check_name("topic", topic)
         if compatibility is not None and compatibility not in MODES:
             raise BadSchema(f"{compatibility!r} is not a compatibility", remedy=f"use one of: {', '.join(MODES)}")
-        schema, validator = _schema_and_validator(schema_or_type)
+        schema, validator = await self._threads.call(_schema_and_validator, schema_or_type)
         schemas = self._topics.get(topic)
         for info in schemas.versions if schemas is not None else ():
             if info.schema == schema:
                 return await self._register_again(info, validator, compatibility), False
-        checked = self.check(topic, schema, compatibility)
+        checked = await self._compare(topic, schema, compatibility)
         if not checked.compatible:
             shown = "; ".join(checked.differences[:SHOWN])
             more = f"; and {len(checked.differences) - SHOWN} more" if len(checked.differences) > SHOWN else ""
@@ -258,6 +258,18 @@ class SchemaRegistry:
 
     def _put(self, info: SchemaVersion, validator: Validator | None = None) -> None:
         self._topics.setdefault(info.topic, TopicSchemas(info.topic)).put(info, validator)
+
+
+def _check(old: SchemaVersion, schema: Schema, mode: Compatibility) -> SchemaCheck:
+    """Whether a schema keeps to what the version before promises."""
+    broken: list[str] = []
+    if mode in ("backward", "full"):
+        found = differences(old.schema, schema)
+        broken += [f"version {old.version} wrote, the new one reads: {one}" for one in found]
+    if mode in ("forward", "full"):
+        found = differences(schema, old.schema)
+        broken += [f"the new one writes, version {old.version} reads: {one}" for one in found]
+    return SchemaCheck(not broken, mode, old.version, broken)
 
 
 def _schema_and_validator(schema_or_type: Any) -> tuple[Schema, Validator]:

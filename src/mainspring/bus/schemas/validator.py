@@ -5,7 +5,9 @@ sooner (`quick_type`). A Python type is asked through msgspec, which decodes the
 and expectations and never repeat what was in the payload: they travel to logs and to other people's screens.
 
 A schema comes from strangers. So it is never fetched from anywhere (a reference leads into the schema itself or is
-refused), and its patterns run in an engine whose time grows with the text and not with the pattern.
+refused), its patterns run in an engine whose time grows with the text and not with the pattern, and its size is bounded
+(`check_size`): the text, the patterns, and what a value is compared with at one place once references are followed.
+A few lines of references can stand for more than a machine could ever compare.
 
 Almost every payload fits, and for a plain schema (objects, arrays, numbers, texts, their bounds) decoding into a type
 made for it says so in less time than building dictionaries takes, let alone asking a validator about them afterwards.
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import re
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from urllib.parse import unquote
 
 import msgspec
 
@@ -44,6 +47,15 @@ _RANGES: Final = {"minimum": "ge", "maximum": "le", "exclusiveMinimum": "gt", "e
 _EXACT: Final = 2**53  # whole numbers up to here are the same for everybody
 
 
+MOST_PARTS: Final = 50_000  # values in one schema; a long text counts as several
+MOST_PATTERNS: Final = 200
+MOST_PATTERN_BYTES: Final = 512 << 10  # of one compiled pattern
+MOST_STEPS: Final = 100_000  # schemas that one value is compared with at one place
+MOST_QUICK: Final = 1_000  # members or values of one type that says yes sooner
+_IN_PLACE: Final = ("allOf", "anyOf", "oneOf", "not", "if", "then", "else", "dependentSchemas")
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
 class Fault(msgspec.Struct, frozen=True):
     """Where a payload does not fit (a JSON Pointer; empty: as a whole), and why."""
 
@@ -59,16 +71,94 @@ def compiled(schema: dict[str, Any] | bool) -> jsonschema_rs.Validator:
     import jsonschema_rs  # here, because most nodes and every client can do without it
 
     try:
+        check_size(schema)
         return jsonschema_rs.validator_for(
             schema,
             mask=MASK,
             offline=True,
             validate_formats=True,
-            pattern_options=jsonschema_rs.RegexOptions(),
+            pattern_options=jsonschema_rs.RegexOptions(MOST_PATTERN_BYTES, MOST_PATTERN_BYTES),
         )
     except (jsonschema_rs.ValidationError, ValueError, RecursionError) as error:
         reason = getattr(error, "message", None) or str(error).partition("\n")[0]
+        if isinstance(error, BadSchema):
+            raise
         raise BadSchema(f"this is not a usable JSON Schema: {reason[:300]}", remedy="see json-schema.org") from None
+
+
+def check_size(schema: dict[str, Any] | bool) -> int:
+    """The most schemas that one value is compared with at one place. Raises BadSchema where that is too many."""
+    measured = _Measure(schema)
+    return max((measured.steps(each) for each in measured.schemas), default=1)
+
+
+class _Measure:
+    """How large a schema is."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._parts = 0
+        self._patterns = 0
+        self._named: dict[str, Any] = {}  # by `$id`, and by `#` with the anchor
+        self._steps: dict[int, int] = {}
+        self.schemas: list[dict[str, Any]] = []  # everything that may be one
+        self._look_at(root)
+
+    def _look_at(self, value: Any) -> None:
+        self._parts += 1 + (len(value) >> 6 if isinstance(value, str) else 0)
+        if self._parts > MOST_PARTS or self._patterns > MOST_PATTERNS:
+            raise _too_large(f"a schema may have {MOST_PARTS} parts and {MOST_PATTERNS} patterns")
+        if isinstance(value, list):
+            for each in value:
+                self._look_at(each)
+        elif isinstance(value, dict):
+            self.schemas.append(value)
+            for name, each in value.items():
+                if name == "pattern" and isinstance(each, str):
+                    self._patterns += 1
+                elif name == "patternProperties" and isinstance(each, dict):
+                    self._patterns += len(each)
+                elif name in ("$anchor", "$dynamicAnchor", "$id") and isinstance(each, str):
+                    self._named[each if name == "$id" else f"#{each}"] = value
+                self._look_at(each)
+
+    def steps(self, schema: Any) -> int:
+        """How many schemas a value is compared with where this one is asked for; one that refers to itself ends."""
+        if not isinstance(schema, dict):
+            return 1
+        if id(schema) not in self._steps:
+            self._steps[id(schema)] = 1
+            parts = [schema[name] for name in _IN_PLACE if name in schema]
+            below = [each for part in parts for each in (part if isinstance(part, list) else [part])]
+            below += [found for name in _REFERENCES if (found := self._find(schema.get(name))) is not None]
+            steps = 1 + sum([self.steps(each) for each in below])
+            if steps > MOST_STEPS:
+                raise _too_large(f"a value would be compared with more than {MOST_STEPS} schemas")
+            self._steps[id(schema)] = steps
+        return self._steps[id(schema)]
+
+    def _find(self, ref: Any) -> Any:
+        if not isinstance(ref, str):
+            return None
+        if ref in self._named:
+            return self._named[ref]
+        return find_in(self._root, ref) if ref.startswith("#") else None
+
+
+def find_in(root: Any, ref: str) -> Any:
+    """What a reference like `#/$defs/a` leads to; None where there is nothing."""
+    found = root
+    for step in unquote(ref.removeprefix("#")).split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        try:
+            found = found[int(name)] if isinstance(found, list) else found[name]
+        except (LookupError, ValueError, TypeError):
+            return None
+    return found
+
+
+def _too_large(why: str) -> BadSchema:
+    return BadSchema(f"this schema is too large: {why}", remedy="make it smaller")
 
 
 class SchemaValidator:
@@ -205,8 +295,11 @@ class _Maker:
     def _object(self, keywords: dict[str, Any], depth: int) -> Any:
         properties, required = keywords.pop("properties", {}), keywords.pop("required", [])
         besides = keywords.pop("additionalProperties", True)
-        if keywords or not isinstance(besides, bool) or not properties or not set(required) <= set(properties):
+        if keywords or not isinstance(besides, bool) or not 0 < len(properties) <= MOST_QUICK:
             raise _NotPlain
+        if not set(required) <= set(properties):
+            raise _NotPlain
+        required = set(required)
         names = sorted(properties, key=lambda name: name not in required)
         fields: list[Any] = []
         for number, name in enumerate(names):
@@ -225,7 +318,12 @@ class _Maker:
 
 def _one_of(keywords: dict[str, Any], kind: str | None) -> Any:
     values = [keywords.pop("const")] if "const" in keywords else keywords.pop("enum")
-    if keywords or not values or kind not in (None, "string") or not all(isinstance(value, str) for value in values):
+    if (
+        keywords
+        or not 0 < len(values) <= MOST_QUICK
+        or kind not in (None, "string")
+        or not all(isinstance(value, str) for value in values)
+    ):
         raise _NotPlain
     return Literal[tuple(values)]
 

@@ -70,7 +70,7 @@ class Machine:
         config.consume_fuel = True
         engine = wasmtime.Engine(config)
         self._store = wasmtime.Store(engine)
-        self._store.set_limits(memory_size=max_memory_bytes)
+        self._store.set_limits(memory_size=max_memory_bytes, instances=1, memories=1, tables=16, table_elements=65_536)
         self._store.set_fuel(fuel_per_call)
         try:
             compiled = wasmtime.Module(engine, module)

@@ -1,8 +1,9 @@
 """What every operation is given: one request, read strictly, who sends it, and the node that answers.
 
 A body is bounded, of a known type, and never larger in memory than the limit. aiohttp's own limit belongs to the
-application as a whole. Here each body is counted while it arrives, after any decompression, so that neither a wrong
-Content-Length nor a small archive of a large text gets past the limit.
+application as a whole. Here each body is unpacked and counted while it arrives, so that neither a wrong Content-Length
+nor a small archive of a large text gets past the limit; what nobody reads is not unpacked either. It must be complete
+after `body_timeout_ms`.
 
 A query parameter that is misspelt or given twice is refused, never ignored. Which parameters an operation knows is
 written in the table of operations. `agent_id` and `token` are known everywhere, because they say who asks and not what.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -51,6 +53,7 @@ class Face:
     max_body_bytes: int = 16 << 20  # a batch of some thousand ordinary events; held in memory until it is durable
     max_batch_events: int = 10_000  # one commit; more would make everybody else wait for it
     heartbeat_ms: int = 15_000  # proxies commonly give up on a silent connection after 30 to 60 seconds
+    body_timeout_ms: int = 60_000  # for all of a body to arrive
     stalled_reader_ms: int = 60_000  # a reader that takes nothing for so long is gone or broken
     closing: asyncio.Event = field(default_factory=asyncio.Event)  # set when streams must end
 
@@ -168,17 +171,26 @@ class Call:
             )
         if (request.content_length or 0) > limit:
             raise _too_large(limit)
-        body = bytearray()
+        body, unpack = bytearray(), _Unpacker(encoding)
         try:
-            async for chunk in request.content.iter_any():
-                body += chunk
-                if len(body) > limit:
-                    raise _too_large(limit)
-        except web.RequestPayloadError:
+            async with asyncio.timeout(self.face.body_timeout_ms / 1000):
+                async for chunk in request.content.iter_any():
+                    body += unpack.take(chunk, limit + 1 - len(body))
+                    if len(body) > limit:
+                        raise _too_large(limit)
+            unpack.end()
+        except (web.RequestPayloadError, zlib.error):
             raise HttpProblem(
                 "bad_json",
                 "The body ends early or is not encoded as its headers say.",
                 "Send the body completely, encoded as Content-Encoding says.",
+            ) from None
+        except TimeoutError:
+            raise HttpProblem(
+                "body_timeout",
+                f"The body was not complete after {self.face.body_timeout_ms} ms.",
+                "Send it faster, or less of it at once.",
+                headers={hdrs.CONNECTION: "close"},
             ) from None
         return bytes(body)
 
@@ -240,6 +252,29 @@ class Call:
             text = "None of the accepted media types can be given."
             raise HttpProblem("not_acceptable", text, f"Accept one of: {', '.join(offered)}.")
         return kind
+
+
+class _Unpacker:
+    """Unpacks a compressed body as it arrives, never more than asked for. Raises zlib.error."""
+
+    def __init__(self, encoding: str) -> None:
+        self._encoding = encoding
+        self._stream: Any = None
+
+    def take(self, chunk: bytes, most: int) -> bytes:
+        if self._encoding in ("", "identity") or not chunk:
+            return chunk
+        if self._stream is None:  # "deflate" is sent with the header of zlib and, by mistake, without
+            is_raw = self._encoding == "deflate" and chunk[0] & 0x0F != zlib.DEFLATED
+            self._stream = zlib.decompressobj(-zlib.MAX_WBITS if is_raw else zlib.MAX_WBITS | 32)
+        if self._stream.eof:
+            raise zlib.error("there is something behind the end")
+        found: bytes = self._stream.decompress(chunk, most)
+        return found
+
+    def end(self) -> None:
+        if self._stream is not None and (not self._stream.eof or self._stream.unused_data):
+            raise zlib.error("it ends early, or there is something behind the end")
 
 
 def json_response(

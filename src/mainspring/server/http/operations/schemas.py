@@ -148,7 +148,7 @@ async def check_schema(call: Call) -> SchemaCheck | PayloadCheck:
     if not isinstance(given.payload, msgspec.UnsetType):
         return _check_payload(call, bytes(given.payload), given.version)
     assert not isinstance(given.schema, msgspec.UnsetType)
-    return call.bus.schemas.check(call.topic, given.schema, given.compatibility)
+    return await call.bus.schemas.check(call.topic, given.schema, given.compatibility)
 
 
 def _check_payload(call: Call, payload: bytes, version: int | None) -> PayloadCheck:
