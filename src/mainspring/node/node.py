@@ -29,6 +29,7 @@ from mainspring.server import LostLeases, NdjsonServer, NodeParts, add_websocket
 from mainspring.server.http import (
     Dashboard,
     Face,
+    HttpRunner,
     TokenAuthenticator,
     add_client_js,
     add_pages,
@@ -154,7 +155,7 @@ def web_runner(
     add_websocket(app, core.bus, settings, identify, dashboard.page)
     for pages in core.app.folders if core.app else ():
         add_pages(app, pages.path, pages.folder, pages.policy)
-    return web.AppRunner(
+    return HttpRunner(
         app,
         access_log=None,
         handle_signals=False,
