@@ -260,7 +260,10 @@ def refusal(error: MainspringError) -> BusError:
             f"it is not known whether the event was stored: {error.message}",
             remedy="publish it again with the same id; it is then stored once",
         )
-    return Unavailable(f"the event could not be stored: {error.message}", remedy=error.remedy or "try again")
+    return Unavailable(
+        f"the event was not confirmed, and may or may not be stored: {error.message}",
+        remedy="; ".join(filter(None, (error.remedy, "publish it again with the same id, and it is stored once"))),
+    )
 
 
 def _settle(done: asyncio.Future[Sequence[Placed]], result: Sequence[Placed] | MainspringError) -> None:
