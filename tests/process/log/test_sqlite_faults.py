@@ -25,6 +25,7 @@ from mainspring.log import (
     Result,
     SqliteEngine,
 )
+from mainspring.log.engines.sqlite.writer import unavailable
 
 BIG = b'"' + b"x" * 2000 + b'"'
 

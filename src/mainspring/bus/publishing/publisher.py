@@ -261,8 +261,8 @@ def refusal(error: MainspringError) -> BusError:
             remedy="publish it again with the same id; it is then stored once",
         )
     return Unavailable(
-        f"the event was not confirmed, and may or may not be stored: {error.message}",
-        remedy="; ".join(filter(None, (error.remedy, "publish it again with the same id, and it is stored once"))),
+        f"the event may or may not be stored, so publish it again with the same id: {error.message}",
+        remedy=error.remedy or "try again",
     )
 
 
