@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 MOST_ENDS: Final = 5  # of the process while something is handled that has no number of attempts of its own
 PAUSE_MS: Final = 1_000  # after the start: somebody may want to cancel the one that ends the process
 LOOK_MS: Final = 20
-ALONE_MS: Final = 1_000  # something may take hours; what ends its process usually does so at once
+ALONE_MS: Final = 60_000  # for all that wait: something may take hours; what ends its process usually does so at once
+LEAST_ALONE_MS: Final = 1_000
 
 Later = Callable[[int, Callable[[], None]], object]
 
@@ -60,9 +61,10 @@ class Suspects:
     def _look(self) -> None:
         self._planned = False
         self._alone_ms += LOOK_MS
-        if self._alone is not None and (self._alone_ms >= ALONE_MS or self._alone.is_over()):
-            self._alone = None
         self._waiting = [each for each in self._waiting if not each.is_over()]
+        longest = max(LEAST_ALONE_MS, ALONE_MS // max(1, len(self._waiting)))
+        if self._alone is not None and (self._alone_ms >= longest or self._alone.is_over()):
+            self._alone = None
         if self._alone is None and not any(is_busy() for is_busy in self._is_busy):
             for each in tuple(self._waiting):
                 if each.begin():
