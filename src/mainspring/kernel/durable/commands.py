@@ -321,7 +321,7 @@ class DurableCommands:
         exchange, message = self._exchange, stored.message
         contract, slot = exchange.router.commands[message.type]
         mail = Mail(message, contract, slot, None, exchange.no_reply)
-        mail.stored, mail.unrecorded = False, True
+        mail.unrecorded, mail.stored = True, False
         self._open[message.metadata.id] = entry = CommandEntry(mail, stored)
         entry.accepted, entry.version = True, version
         entry.mails += self._awaited.pop(message.metadata.id, [])
