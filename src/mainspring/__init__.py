@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     __version__: str
     from mainspring.app import App as App
     from mainspring.app import BlockingEvent as BlockingEvent
+    from mainspring.app import Depends as Depends
     from mainspring.app import Event as Event
     from mainspring.client import Client as Client
     from mainspring.client import SyncClient as SyncClient
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from mainspring.tasks import TaskContext as TaskContext
 
 _HOMES: Final = {
-    "mainspring.app": "App BlockingEvent Event",
+    "mainspring.app": "App BlockingEvent Depends Event",
     "mainspring.client": "Client SyncClient connect",
     "mainspring.errors": "MainspringError",
     "mainspring.kernel": "Blob BlockingContext Context Fail RestartPolicy",

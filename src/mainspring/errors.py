@@ -61,8 +61,8 @@ _CODES_OF_STATUS: Final = {
     415: "unsupported_media_type",
     422: "bad_payload bad_schema schema_mismatch",
     429: "rate_limited",
-    500: "internal damaged",
-    503: "limit_reached unavailable log_unavailable in_doubt line_busy not_leading",
+    500: "internal damaged_event damaged_record log_damaged",
+    503: "limit_reached unavailable log_unavailable log_gone in_doubt line_busy not_leading",
 }
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from mainspring.errors import BootError
+from mainspring.private_files import make_private_folder
 
 BACKLOG: Final = 512  # connections that wait to be accepted
 
@@ -56,8 +57,7 @@ def listen_at(path: Path) -> socket.socket:
     Without that, both could find the socket of a dead server, and the slower one would remove the faster one's.
     """
     try:
-        if not path.parent.exists():
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     except OSError as error:
         raise BootError(f"the socket {path} cannot be used: {error.strerror or error}") from None

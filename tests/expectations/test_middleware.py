@@ -107,6 +107,31 @@ async def test_it_surrounds_each_attempt_of_a_consumer(start: Start) -> None:
     assert found == ["consumer billing 1: KeyError", "consumer billing 2: None"]
 
 
+async def test_it_surrounds_each_batch_once_and_what_it_raises_refuses_all_of_it(start: Start) -> None:
+    app, seen = App("shop"), []
+
+    @app.middleware
+    async def watch(call: HandlerCall, next: Next) -> Any:
+        seen.append((call.kind, call.name, [event.payload for event in call.value], call.attempt))
+        if call.attempt == 1:
+            raise ConnectionError("not now")
+        token = tenant.set("ada")
+        try:
+            return await next(call)
+        finally:
+            tenant.reset(token)
+
+    @app.consumer("parcels", group="store", batch=2, wait="1m", backoff=0)
+    def store(events: list[Event[int]]) -> None:
+        for event in events:
+            event.publish("stored", f"{event.payload} {event.attempt} {tenant.get()}")
+
+    async with start(app) as node:
+        await node.publish_many("parcels", [1, 2])
+        await node.comes("stored", "1 2 ada", "2 2 ada")
+    assert seen == [("consumer", "store", [1, 2], 1), ("consumer", "store", [1, 2], 2)]
+
+
 async def test_it_surrounds_schedules_and_tasks(start: Start) -> None:
     app, seen = shop()
     async with start(app) as node:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
 
-from mainspring import App, Event
+from mainspring import App, Event, SyncClient
+from mainspring.client import BadArgument, NodeRefused, TimedOut
+from mainspring.client import Event as Delivered
 from mainspring.kernel import CapabilityError
 from mainspring.node.core import BootFailure
-from mainspring.testing import simulate
+from mainspring.testing import serving, simulate
 from tests.expectations.conftest import Start
 
 
@@ -132,3 +138,126 @@ def test_one_group_for_a_pattern_and_a_topic_that_fits_is_refused_at_boot(other:
 
     with pytest.raises(BootFailure, match="declared twice"), simulate(app):
         pass
+
+
+# -- clients
+
+
+async def test_a_client_subscribes_to_a_pattern_and_new_topics_join_by_themselves(start: Start) -> None:
+    async with start(App("shop")) as node:
+        await node.publish("orders.eu", "o-1")
+        await node.publish("parcels.eu", "no order")
+        async with node.bus.subscribe("orders.*", group="billing", from_="beginning") as events:
+            first = await events.get(30)
+            assert (first.topic, first.group, first.payload) == ("orders.eu", "billing", "o-1")
+            assert await first.ack()
+            await node.publish("orders.us", "o-2")
+            second = await events.get(30)
+            assert (second.topic, second.payload, second.attempt) == ("orders.us", "o-2", 1)
+            await second.nack(reason="later")
+            again = await events.get(30)
+            assert (again.topic, again.attempt) == ("orders.us", 2)
+            await again.ack()
+            await node.publish("orders.eu", "o-3")
+            third = await events.get(30)
+            assert (third.topic, third.payload) == ("orders.eu", "o-3")
+            with pytest.raises(BadArgument, match="many topics"):
+                await events.seek("beginning")
+        async with node.bus.subscribe("orders.eu", group="billing") as events:  # what was not settled is back
+            assert (await events.get(30)).payload == "o-3"
+
+
+async def test_a_client_consumes_a_pattern_over_a_crash_of_the_node(start: Start) -> None:
+    async with start(empty) as node:
+        handled: list[str] = []
+
+        async def handle(event: Delivered[str]) -> None:
+            handled.append(f"{event.topic} {event.payload}")
+
+        consumer = node.bus.consume("orders.**", handle, group="billing")
+        await node.publish("orders", "o-1")
+        await node.publish("orders.eu.west", "o-2")
+        await node.until(lambda: len(handled) >= 2)
+        await consumer.stop()
+        await node.crash()
+        consumer = node.bus.consume("orders.**", handle, group="billing")
+        await node.publish("orders.asia", "o-3")
+        await node.until(lambda: "orders.asia o-3" in handled)
+        await consumer.stop()
+    assert set(handled) == {"orders o-1", "orders.eu.west o-2", "orders.asia o-3"}
+
+
+def empty() -> App:
+    return App("shop")
+
+
+async def test_a_client_follows_a_pattern(start: Start) -> None:
+    async with start(App("shop")) as node:
+        await node.publish("orders.eu", "o-1")
+        await node.publish("parcels.eu", "no order")
+        seen = []
+        async for event in node.bus.follow("orders.*", since="beginning"):
+            seen.append(f"{event.topic} {event.payload}")
+            if len(seen) == 1:
+                await node.publish("orders.us", "o-2")
+                await node.publish("orders.eu", "o-3")
+            if len(seen) == 3:
+                break
+        assert sorted(seen) == ["orders.eu o-1", "orders.eu o-3", "orders.us o-2"]
+
+
+@pytest.mark.process
+async def test_a_blocking_client_does_so_too() -> None:
+    async with serving(App("shop"), engine="memory") as node:
+
+        def consume() -> list[str]:
+            with SyncClient(node.url) as client:
+                client.publish("orders.eu", "o-1")
+                with client.subscribe("orders.*", group="billing", from_="beginning") as events:
+                    first = events.get("30s")
+                    first.ack()
+                    client.publish("orders.us", "o-2")
+                    second = events.get("30s")
+                followed = client.follow("orders.*", since="beginning")
+                return [first.topic, second.topic, *sorted([next(followed).topic, next(followed).topic])]
+
+        assert await asyncio.to_thread(consume) == ["orders.eu", "orders.us", "orders.eu", "orders.us"]
+
+
+async def test_a_stream_of_a_pattern_goes_on_where_it_was(start: Start) -> None:
+    async with start(App("shop")) as node:
+        await node.publish("orders.eu", "o-1")
+        stream = node.bus.http.follow("orders.*", {"from": "beginning"})
+        cursors = [await anext(stream), await anext(stream)]
+        await stream.aclose()  # type: ignore[attr-defined]
+        assert cursors[1] == ("orders.eu=0:1", cursors[1][1])
+        await node.publish("orders.us", "o-2")
+        stream = node.bus.http.follow("orders.*", {"cursor": cursors[1][0]})
+        found = [envelope async for _, envelope in _two(stream)]
+        assert [each.topic for each in found if each] == ["orders.us"]
+
+
+async def _two(stream: AsyncIterator[Any]) -> AsyncIterator[Any]:
+    for _ in range(2):
+        yield await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]
+
+
+async def test_what_a_client_may_not_read_is_no_part_of_its_pattern() -> None:
+    def check(topic: str, action: str, who: dict[str, Any]) -> bool:
+        return topic != "orders.secret"
+
+    async with simulate(App("shop", checker=check)) as world:
+        await world.publish("orders.secret", "o-1")
+        await world.publish("orders.eu", "o-2")
+        async with world.client() as bus, bus.subscribe("orders.*", group="x", from_="beginning") as events:
+            assert (await events.get(30)).topic == "orders.eu"
+            with pytest.raises(TimedOut):
+                await events.get("1s")
+
+
+async def test_what_cannot_be_a_pattern_is_refused_by_the_node(start: Start) -> None:
+    async with start(App("shop")) as node:
+        with pytest.raises(NodeRefused, match="is not a pattern"):
+            async with node.bus.subscribe("ord*", group="billing"):
+                pass

@@ -71,6 +71,13 @@ async def deadly(what: Note, task: TaskContext) -> str:
     return "survived"
 
 
+@app.task(max_attempts=3, backoff="50ms")
+def killer(what: Note) -> None:
+    """Kills its worker every time."""
+    write(what["path"], "deadly")
+    os._exit(9)
+
+
 @app.task(max_attempts=4, backoff="50ms")
 async def failing(what: Note, task: TaskContext) -> None:
     write(what["path"], f"attempt {task.attempt}")

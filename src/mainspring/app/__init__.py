@@ -3,6 +3,7 @@
 - `app`: `App` with its decorators
 - `declared`: what decorators leave behind, as plain data
 - `event`: what a consumer gets
+- `dependencies`: what a handler takes besides, made for each call
 - `middleware`: functions around every call of a handler
 
 Tasks are declared here and are `mainspring.tasks`
@@ -20,6 +21,7 @@ from mainspring.app.declared import (
     place_of,
     refuse_shared_groups,
 )
+from mainspring.app.dependencies import Depends
 from mainspring.app.event import BlockingEvent, Event
 from mainspring.app.middleware import HandlerCall, Next
 
@@ -31,6 +33,7 @@ __all__ = [
     "DeclaredSchedule",
     "DeclaredSchema",
     "DeclaredTopic",
+    "Depends",
     "Event",
     "HandlerCall",
     "Next",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,16 +39,27 @@ from mainspring.app.declared import (
     refuse_bare,
     schedule_from,
 )
+from mainspring.app.dependencies import Dependencies, Provider
+from mainspring.app.event import Event
 from mainspring.app.middleware import Middleware, MiddlewareStack
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Overlap, Start, TopicConfig
 from mainspring.durations import Duration, duration_ms
-from mainspring.kernel import Capability, CapabilityError, Handler, Isolation, Kernel, RestartPolicy, handler_from
+from mainspring.kernel import (
+    Capability,
+    CapabilityError,
+    Context,
+    Handler,
+    Isolation,
+    Kernel,
+    RestartPolicy,
+    handler_from,
+)
 from mainspring.loop import runs_in_thread
 from mainspring.retries import Errors, RetryOptions
-from mainspring.runs import Effect, Runtime
-from mainspring.tasks import Task, TaskRegistry, starts_per_second
+from mainspring.runs import Effect, EffectContext, Runtime
+from mainspring.tasks import Task, TaskContext, TaskRegistry, starts_per_second
 
 if TYPE_CHECKING:
     from mainspring.client import Client, SyncClient
@@ -95,12 +106,14 @@ class App:
     payloads: DeclaredSchemas = field(default_factory=DeclaredSchemas, repr=False)
     hooks: Hooks = field(default_factory=Hooks, repr=False)
     middlewares: MiddlewareStack = field(default_factory=MiddlewareStack, repr=False)
+    dependencies: Dependencies = field(default_factory=Dependencies, repr=False)
     replaced_steps: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
     tasks: TaskRegistry = field(init=False, repr=False)
     publisher: Publish | None = field(default=None, repr=False)  # while a node serves it
 
     def __post_init__(self) -> None:
         self.tasks = TaskRegistry(self.name)
+        self.tasks.bind = lambda task: self.dependencies.bind(task.function, "task", task.name, TaskContext)
         self.hooks.lifespan = self.lifespan
 
     def command(
@@ -259,6 +272,7 @@ class App:
         }
 
         def decorate(function: F) -> F:
+            others = self.dependencies.declare(function, (None,), names, f"the consumer of {topic!r}")
             declared = consumer_from(
                 topic,
                 function,
@@ -271,6 +285,7 @@ class App:
                 wait=wait,
                 retries=retries,
                 local_names=names,
+                others=others,
             )
             self.consumers.append(declared)
             return function
@@ -323,10 +338,12 @@ class App:
     ) -> Callable[[F], F]:
         if jitter_ms := duration_ms(jitter):
             times["jitter"] = jitter_ms
+        names = sys._getframe(2).f_locals
 
         def decorate(function: F) -> F:
             known = name or function.__name__
-            declared = schedule_from(function, times=times, name=known, overlap=overlap, retries=retries)
+            others = self.dependencies.declare(function, (Event,), names, f"the schedule {known!r}")
+            declared = schedule_from(function, times=times, name=known, overlap=overlap, retries=retries, others=others)
             self.schedules.append(declared)
             return function
 
@@ -406,11 +423,13 @@ class App:
 
         def decorate(function: Callable[P, R]) -> Task[P, R]:
             known = name or function.__name__
+            hints = hints_of(function, f"the task {known!r}", names)
             declared = Task(
                 self.tasks,
                 function,
                 known,
-                hints=hints_of(function, f"the task {known!r}", names),
+                hints=hints,
+                others=self.dependencies.declare_call(function, hints, names),
                 topic=topic,
                 group=group,
                 retries=checked_retries(f"the task {known!r}", {**TASK_RETRIES, **retries}),
@@ -452,18 +471,44 @@ class App:
         return function
 
     def surrounded(self, consumers: Iterable[DeclaredConsumer]) -> list[DeclaredConsumer]:
-        """These consumers with the middleware around them."""
-        return [replace(each, around=self.middlewares.call) if self.middlewares else each for each in consumers]
+        """These consumers with the middleware around them, and with their dependencies."""
+        bound = map(self._bound_consumer, consumers)
+        return [replace(each, around=self.middlewares.call) if self.middlewares else each for each in bound]
+
+    def _bound_consumer(self, declared: DeclaredConsumer) -> DeclaredConsumer:
+        gives = None if declared.batch else Event
+        kind: Literal["consumer", "schedule"] = "schedule" if declared.schedule else "consumer"
+        name = declared.schedule.rpartition("/")[2] or declared.group
+        function = self.dependencies.bind(declared.function, kind, name, gives)
+        return declared if function is declared.function else replace(declared, function=function, takes_event=True)
+
+    # Dependencies
+
+    def provide(self, type: Any, provider: Provider) -> None:
+        """Give every parameter with this type hint what the provider makes: `app.provide(Session, get_session)`.
+
+        Parameters of handlers of every kind besides those they always have, of steps, hooks and other providers. A
+        provider is called once per call of a handler; `Depends` says what it may be.
+        """
+        self.dependencies.provide(type, provider)
+        for task in self.tasks:
+            task.leave_out(self.dependencies.declare_call(task.function, task.hints, {}))
+
+    def override(self, provider: Any, by: Provider) -> AbstractContextManager[None]:
+        """Ask another provider in place of this one (or of the one of this type) inside a `with` block: for tests."""
+        return self.dependencies.override(provider, by)
 
     # Starting and stopping
 
     def on_start(self, function: F) -> F:
         """Call this when the node starts, before anything is handled; it may take the app."""
+        self.dependencies.declare(function, (App,), sys._getframe(1).f_locals, f"the hook {place_of(function)}")
         self.hooks.on_start.append(function)
         return function
 
     def on_stop(self, function: F) -> F:
         """Call this when the node has finished everything; it may take the app."""
+        self.dependencies.declare(function, (App,), sys._getframe(1).f_locals, f"the hook {place_of(function)}")
         self.hooks.on_stop.append(function)
         return function
 
@@ -508,11 +553,14 @@ class App:
         `give_up_on`. Then the program gets `EffectFailed`. A plain `def` function runs in a thread.
         """
         refuse_bare("@app.handles", effect, "Charge")
+        names = sys._getframe(1).f_locals
 
         def decorate(function: F) -> F:
+            where = f"@app.handles({getattr(effect, '__name__', effect)}) ({place_of(function)})"
             declared = answer_from(
                 effect,
                 function,
+                self.dependencies.declare(function, (None, EffectContext), names, where),
                 strict=strict,
                 timeout=timeout,
                 max_attempts=max_attempts,
@@ -531,7 +579,7 @@ class App:
         """Have another function called in place of a step, in every node and simulation of this app: for tests."""
         name = step if isinstance(step, str) else step.__name__
         before = dict(self.replaced_steps)
-        self.replaced_steps[name] = by
+        self.replaced_steps[name] = self.dependencies.bind_step(by)
         try:
             yield
         finally:
@@ -542,8 +590,10 @@ class App:
         """Make the declared programs and handlers known to a runtime."""
         around = self.middlewares.call if self.middlewares else None
         for answer in self.answers:
-            threaded = runs_in_thread(answer.function)
-            runtime.handle(answer.effect, answer.function, in_thread=threaded, around=around, **answer.options)
+            function = self.dependencies.bind(answer.function, "effect", answer.effect.__name__, EffectContext)
+            threaded = runs_in_thread(function)
+            runtime.handle(answer.effect, function, in_thread=threaded, around=around, **answer.options)
+        runtime.programs.bind_step = self.dependencies.bind_step
         if around is not None:
             runtime.surround_steps(around)
         for program in self.programs:
@@ -599,9 +649,10 @@ class App:
         return self.order.index(capability.id if capability.id in self.order else name)
 
     def _join(self, name: str, declared: list[Declared], reserved: set[str] | frozenset[str]) -> Capability:
-        isolation: Isolation = _agreed(name, "isolation", [each.isolation for each in declared]) or "task"
+        isolation: Isolation = _agreed(name, "isolation", declared) or "task"
         concurrency = self.concurrency if isolation == "task" else 1
-        handlers = [_in_order(each.handler) if concurrency > 1 else each.handler for each in declared]
+        bound = [self.bound(each.handler) for each in declared]
+        handlers = [_in_order(each) if concurrency > 1 else each for each in bound]
         if self.middlewares and isolation == "task":
             handlers = [replace(handler, around=self.middlewares.call) for handler in handlers]
         answers = [handler for handler in handlers if handler.kind != "event"]
@@ -617,12 +668,19 @@ class App:
             description=f"Handlers of {name} in {self.name}.",
             subscribes=list(dict.fromkeys(handler.type for handler in handlers if handler.kind == "event")),
             handlers=handlers,
-            durable=bool(_agreed(name, "durable", [each.durable for each in declared])),
+            durable=bool(_agreed(name, "durable", declared)),
             isolation=isolation,
-            memory_mb=_agreed(name, "memory_mb", [each.memory_mb for each in declared]),
-            restart=_agreed(name, "restart", [each.restart for each in declared]) or self.restart,
+            memory_mb=_agreed(name, "memory_mb", declared),
+            restart=_agreed(name, "restart", declared) or self.restart,
             concurrency=concurrency,
         )
+
+    def bound(self, handler: Handler) -> Handler:
+        """This handler with its dependencies. Raises CapabilityError when nobody provides one."""
+        function = self.dependencies.bind(handler.function, handler.kind, handler.type, Context)
+        if function is handler.function:
+            return handler
+        return replace(handler, function=function, in_thread=runs_in_thread(function))
 
     def kernel(self, **options: Any) -> Kernel:
         """A kernel with the built-in capabilities and this app, for programs without a node: `async with`."""
@@ -644,7 +702,8 @@ class App:
         names = sys._getframe(2).f_locals
 
         def decorate(function: F) -> F:
-            handler = handler_from(kind, type, function, local_names=names, may_block=True, **options)
+            others = self.dependencies.declare(function, (None, Context), names, f"the handler of {kind} {type}")
+            handler = handler_from(kind, type, function, local_names=names, may_block=True, others=others, **options)
             check_types(f"the handler of {kind} {type}", {"the data": handler.input, "the reply": handler.output})
             self.handlers.append(Declared(handler, **said))
             self.order.append(type.partition(".")[0])
@@ -666,11 +725,15 @@ def _in_order(handler: Handler) -> Handler:
     return handler
 
 
-def _agreed(name: str, what: str, said: list[Any]) -> Any:
+def _agreed(name: str, what: str, declared: list[Declared]) -> Any:
     """What the handlers of one capability say about it; they share an actor, so they must not disagree."""
-    told = {value for value in said if value is not None}
-    if len(told) > 1:
-        raise CapabilityError(
-            f"the handlers of {name!r} disagree about {what}", remedy="they share one actor: say it once"
-        )
-    return told.pop() if told else None
+    told = [(value, each) for each in declared if (value := getattr(each, what)) is not None]
+    for value, each in told[1:]:
+        first, one = told[0]
+        if value != first:
+            raise CapabilityError(
+                f"the handlers of {name!r} disagree about {what}: {first!r} at {place_of(one.handler.function)}, "
+                f"{value!r} at {place_of(each.handler.function)}",
+                remedy="they share one actor: say it once",
+            )
+    return told[0][0] if told else None

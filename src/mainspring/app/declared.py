@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -136,11 +136,12 @@ def consumer_from(
     wait: Duration,
     retries: RetryOptions,
     local_names: dict[str, Any],
+    others: Collection[str],
 ) -> DeclaredConsumer:
     """Read a function's hint: its one parameter is an `Event` of the payload's type. Raises `CapabilityError`.
 
     Without `group` it is made from the names of the app and the function. `numbers` are options that are 1 or more, or
-    not given: max_inflight, batch, key_concurrency, group_concurrency.
+    not given: max_inflight, batch, key_concurrency, group_concurrency. `others` are parameters that are provided.
     """
     where = f"the consumer of {topic!r}"
     try:
@@ -153,7 +154,7 @@ def consumer_from(
     given = {name: number or 0 for name, number in numbers.items()}
     batch = given["batch"]
     try:
-        signature = inspect.signature(function)
+        signature = signature_without(function, others)
         signature.bind(None)
     except (TypeError, ValueError):
         raise CapabilityError(f"{where} must take the event", remedy="async def bill(event: Event[Order])") from None
@@ -214,6 +215,12 @@ def _default_group(app: str, function: Callable[..., Any], where: str) -> str:
     if not name.isidentifier():  # a lambda, a partial, an object that can be called
         raise CapabilityError(f"{where} has no name that its group could have", remedy='give group="billing"')
     return f"{app}.{name}"
+
+
+def signature_without(function: Callable[..., Any], others: Collection[str]) -> inspect.Signature:
+    """The signature of a function, but for these parameters. Raises TypeError or ValueError when it has none."""
+    signature = inspect.signature(function)
+    return signature.replace(parameters=[each for each in signature.parameters.values() if each.name not in others])
 
 
 def place_of(function: Callable[..., Any]) -> str:
@@ -278,10 +285,18 @@ def _known_hints(given: Any) -> dict[str, Any]:
         return {}
 
 
-def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **options: Any) -> DeclaredAnswer:
+def answer_from(
+    effect: type[Effect[Any]], function: Callable[..., Any], others: Collection[str], **options: Any
+) -> DeclaredAnswer:
     """Check what is said about a handler by registering it. Raises `CapabilityError`, which names its place."""
+    checked = function
+    if others:
+
+        def checked(*_: Any) -> None: ...
+
+        checked.__signature__ = signature_without(function, others)  # type: ignore[attr-defined]
     try:
-        Runtime().handle(effect, function, **options)
+        Runtime().handle(effect, checked, **options)
     except (TypeError, ValueError, MainspringError) as error:
         name = getattr(effect, "__name__", effect)
         raise CapabilityError(f"@app.handles({name}) ({place_of(function)}): {error}") from None
@@ -293,7 +308,13 @@ def answer_from(effect: type[Effect[Any]], function: Callable[..., Any], **optio
 
 
 def schedule_from(
-    function: Callable[..., Any], *, times: Mapping[str, Any], name: str, overlap: Overlap, retries: RetryOptions
+    function: Callable[..., Any],
+    *,
+    times: Mapping[str, Any],
+    name: str,
+    overlap: Overlap,
+    retries: RetryOptions,
+    others: Collection[str],
 ) -> DeclaredSchedule:
     """Raises `CapabilityError` for times that cannot be, and for functions that cannot be called."""
     try:
@@ -303,8 +324,8 @@ def schedule_from(
         raise CapabilityError(
             f"the schedule {name!r} ({place_of(function)}): {error.message}", remedy=error.remedy
         ) from None
-    takes_event = not _takes(function)
-    if takes_event and not _takes(function, None):
+    takes_event = not _takes(function, others=others)
+    if takes_event and not _takes(function, None, others=others):
         raise CapabilityError(
             f"the scheduled function {function!r} takes nothing, or the event of its firing",
             remedy="async def nightly(event: Event) -> None",
@@ -313,9 +334,9 @@ def schedule_from(
     return DeclaredSchedule(name, function, times, overlap, checked, takes_event=takes_event)
 
 
-def _takes(function: Callable[..., Any], *arguments: Any) -> bool:
+def _takes(function: Callable[..., Any], *arguments: Any, others: Collection[str] = ()) -> bool:
     try:
-        inspect.signature(function).bind(*arguments)
+        signature_without(function, others).bind(*arguments)
     except (TypeError, ValueError):
         return False
     return True
@@ -371,12 +392,18 @@ class Hooks:
 
     async def enter(self, app: Any, undo: AsyncExitStack, threads: HandlerThreads) -> None:
         """Start; how to stop is pushed on `undo` at once."""
+        starting, stopping = ([_bound(app, hook) for hook in hooks] for hooks in (self.on_start, self.on_stop))
         if self.lifespan is not None:
             await undo.enter_async_context(self.lifespan(app))
-        for hook in self.on_start:
+        for hook in starting:
             await _call(hook, app, threads)
-        for hook in self.on_stop:
+        for hook in stopping:
             undo.push_async_callback(_call, hook, app, threads)
+
+
+def _bound(app: Any, hook: Hook) -> Hook:
+    bound: Hook = app.dependencies.bind(hook, "hook", getattr(hook, "__name__", str(hook)))
+    return bound
 
 
 async def _call(hook: Hook, app: Any, threads: HandlerThreads) -> None:

@@ -9,8 +9,8 @@
             observe(call.kind, call.name, time.perf_counter() - began)
 
 They surround commands, queries, kernel events, consumers, schedules, tasks, handlers of effects and steps of runs, each
-attempt of them. The first declared is the outermost. Whether there is any is asked when a node starts, so that a
-program without middleware pays nothing.
+attempt of them, in the node and in worker processes. The first declared is the outermost. Whether there is any is asked
+when a node starts, so that a program without middleware pays nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 from mainspring.kernel import CapabilityError
 
-HandlerKind = Literal["command", "query", "event", "consumer", "schedule", "task", "effect", "step"]
+HandlerKind = Literal["command", "query", "event", "consumer", "schedule", "task", "effect", "step", "hook"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class HandlerCall:
 
     `name` is the message's type, the consumer's group, or the name of the schedule, task, effect or step. `value` is
     what the function is for: the data, the Event (a list of them for a batch), the effect, the arguments of a task
-    or a step; None for a schedule that takes nothing. `ctx` is what it is given besides, if anything.
+    or a step; None for a schedule that takes nothing. `ctx` is what it is given besides, if anything. `attempt` of a
+    batch is the highest of its events.
     """
 
     kind: HandlerKind
@@ -77,8 +78,14 @@ class MiddlewareStack:
         next: Next = innermost
         for function in reversed(self._functions):
             next = _before(function, next)
-        attempt: int = getattr(value if ctx is None else ctx, "attempt", 1)
-        return next(HandlerCall(kind, name, value, ctx, attempt))
+        return next(call_of(kind, name, value, ctx))
+
+
+def call_of(kind: HandlerKind, name: str, value: Any, ctx: Any) -> HandlerCall:
+    """A call as middleware and providers see it."""
+    source = value if ctx is None else ctx
+    events = source if kind == "consumer" and isinstance(source, list) else [source]
+    return HandlerCall(kind, name, value, ctx, max(getattr(each, "attempt", 1) for each in events))
 
 
 def _before(function: Middleware, next: Next) -> Next:

@@ -25,7 +25,7 @@ from mainspring.bus import (
 )
 from mainspring.bus.topics import topic_data
 from mainspring.kernel import Capability, Context, Fail
-from mainspring.log import StoredEvent
+from mainspring.log import DamagedEvent, StoredEvent
 from mainspring.message import NULL
 from mainspring.telemetry import causation_headers
 
@@ -69,9 +69,10 @@ class EventView(msgspec.Struct, omit_defaults=True):
     headers: dict[str, str] | None = None
 
 
-class ReadResult(msgspec.Struct):
+class ReadResult(msgspec.Struct, omit_defaults=True):
     events: list[EventView]
     next: Annotated[int, about("Where to go on.")]
+    damaged: Annotated[list[int], about("Offsets before these events where what is stored is damaged.")] = []
 
 
 class TopicsResult(msgspec.Struct):
@@ -138,11 +139,14 @@ class _BusMessages:
         limit: Limit = 20,
     ) -> ReadResult:
         """Read stored events of one partition in order."""
-        events = await self._bus.read(topic, partition, offset, limit)
+        entries = await self._bus.entries(topic, partition, offset, limit)
+        damaged = [entry.offset for entry in entries if isinstance(entry, DamagedEvent)]
+        events = [entry for entry in entries if not isinstance(entry, DamagedEvent)]
         shown = fitting([_event(event) for event in events])
-        if events and not shown:
+        if events and not shown and not damaged:
             raise Fail(413, f"the event at offset {events[0].offset} does not fit one line", remedy="read it over HTTP")
-        return ReadResult(shown, shown[-1].offset + 1 if shown else max(1, offset))
+        last = max([max(1, offset) - 1, *damaged, *(event.offset for event in shown)])
+        return ReadResult(shown, last + 1, damaged)
 
     @message("query", "Bus.DeadLetters", "DeadLettersRequest")
     async def dead_letters(

@@ -52,6 +52,9 @@ from mainspring.bus.protocol import Start as Start
 from mainspring.bus.protocol import envelope as envelope
 from mainspring.bus.publishing.admission import key_hash as key_hash
 from mainspring.bus.publishing.admission import partition_of as partition_of
+from mainspring.bus.quotas import UNLIMITED as UNLIMITED
+from mainspring.bus.quotas import Quota as Quota
+from mainspring.bus.quotas import Quotas as Quotas
 from mainspring.bus.results import DeadLetter as DeadLetter
 from mainspring.bus.results import DeadLetterFilter as DeadLetterFilter
 from mainspring.bus.results import GroupInfo as GroupInfo
@@ -73,6 +76,7 @@ from mainspring.bus.schemas import SchemaCheck as SchemaCheck
 from mainspring.bus.schemas import SchemaVersion as SchemaVersion
 from mainspring.bus.session import Session as Session
 from mainspring.bus.topics import AccessList as AccessList
+from mainspring.bus.topics import Entry as Entry
 from mainspring.bus.topics import TopicChange as TopicChange
 from mainspring.bus.topics import TopicConfig as TopicConfig
 from mainspring.bus.topics import encode_topic as encode_topic

@@ -6,25 +6,30 @@ It builds the parts and hands requests to them; the ideas are in the parts. `Pub
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Literal
 
 import msgspec
 
 from mainspring.bus.access.access import Access, Caller, Checker, Who
+from mainspring.bus.access.patterns import Pattern
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.errors import BadOffset
+from mainspring.bus.errors import BadOffset, Forbidden
 from mainspring.bus.groups.dead_letters import DeadLetterQueue, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.local import LocalSupply
 from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
+from mainspring.bus.names import check_name
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
+from mainspring.bus.quotas import UNLIMITED, Quotas
 from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
 from mainspring.bus.schedules.schedule import Schedule
 from mainspring.bus.schedules.schedules import CALLS, Schedules
@@ -33,15 +38,15 @@ from mainspring.bus.schemas.registry import SPACE as SCHEMAS
 from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion
 from mainspring.bus.session import Session
 from mainspring.bus.topics.config import TopicChange, TopicConfig
-from mainspring.bus.topics.follow import follow, read_on
+from mainspring.bus.topics.follow import Entry, follow, read_on, sound
 from mainspring.bus.topics.housekeeping import Housekeeping
 from mainspring.bus.topics.registry import SPACE as TOPICS
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
 from mainspring.durations import Duration, duration_ms
-from mainspring.log import KeptRecord, Log, Prepared, StoredEvent
-from mainspring.loop import Clock, Loop
+from mainspring.log import DamagedEvent, KeptRecord, Log, Prepared, StoredEvent
+from mainspring.loop import BackgroundTasks, Clock, Loop
 from mainspring.settings import Settings
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
@@ -80,6 +85,8 @@ class Bus:
         """
         self.settings = settings
         self.clock = clock
+        self.quotas: Quotas = Quotas(settings, clock)
+        self.loop: Loop = loop
         self.counters: BusCounters = BusCounters()
         self._log = log
         self._new_id = new_id
@@ -149,7 +156,8 @@ class Bus:
         """Refuse new requests (`Unavailable`), wait until everything accepted is durable and answered."""
         if self._state == "ready":
             self._state = "draining"
-            self.admission.closed = True
+            fault = self._log.fault
+            self.admission.closed = "the node is stopping" if fault is None else f"the node stops: {fault.message}"
             self.schedules.stop()
             await self.publisher.idle()
 
@@ -282,10 +290,14 @@ class Bus:
     async def read(
         self, topic: str, partition: int, offset: int, limit: int, *, agent: Who = None
     ) -> list[StoredEvent]:
-        """Up to `limit` events from `offset` on (0 and 1: the beginning), ascending. Damaged events are skipped."""
+        """Up to `limit` events from `offset` on (0 and 1: the beginning), ascending. Damaged ones are only reported."""
+        return sound(await self.entries(topic, partition, offset, limit, agent=agent))
+
+    async def entries(self, topic: str, partition: int, offset: int, limit: int, *, agent: Who = None) -> list[Entry]:
+        """`read` with the damaged events in their places."""
         upcaster = (await self._readable(topic, agent, partition)).upcaster
-        events = await read_on(self._log, topic, partition, max(1, offset), min(limit, MAX_PAGE))
-        return events if upcaster is None else [upcaster(event) for event in events]
+        entries = await read_on(self._log, topic, partition, max(1, offset), min(limit, MAX_PAGE))
+        return _upcast(entries, upcaster)
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
         """The lowest offset whose event has `ts` (epoch ms) or later; tail + 1 when there is none."""
@@ -297,12 +309,54 @@ class Bus:
         """Events as they come, in lists, until the caller stops iterating or the bus stops.
 
         `after` gives the last offset already seen of each partition; a partition not named starts behind its tail of
-        now, and with `after=None` all do. Within a partition offsets ascend and nothing is left out.
+        now, and with `after=None` all do. Within a partition offsets ascend and nothing is left out but damaged events,
+        which are reported.
         """
+        async for entries in self.follow_entries(topic, after=after, agent=agent):
+            if events := sound(entries):
+                yield events
+
+    async def follow_entries(
+        self, topic: str, *, after: Mapping[int, int] | None = None, agent: Who = None
+    ) -> AsyncIterator[list[Entry]]:
+        """`follow` with the damaged events in their places."""
         state = await self._readable(topic, agent)
         await self.topics.load(state)
-        async for events in follow(self._log, state, after, lambda: self._state == "stopped"):
-            yield events if state.upcaster is None else [state.upcaster(event) for event in events]
+        async for entries in follow(self._log, state, after, lambda: self._state == "stopped"):
+            yield _upcast(entries, state.upcaster)
+
+    async def follow_pattern(
+        self, pattern: str, after: Mapping[str, Mapping[int, int]], *, agent: Who = None
+    ) -> AsyncIterator[list[Entry]]:
+        """`follow_entries` for every topic whose name fits and that `agent` may read; each list is of one topic.
+
+        `after` is by topic. One that is not named there, or appears later, is followed from its beginning.
+        """
+        wanted, arrived = Pattern(pattern), asyncio.Queue[list[Entry]](1)
+        following, names = BackgroundTasks(logger, "followers of a pattern"), set[str]()
+
+        async def follow_one(name: str) -> None:
+            with suppress(Forbidden):
+                await self.ensure_topic(name)
+                begin = dict.fromkeys(range(self.topics.get(name).config.partitions), 0)
+                async for entries in self.follow_entries(name, after={**begin, **after.get(name, {})}, agent=agent):
+                    await arrived.put(entries)
+
+        def begin(name: str) -> None:
+            if name not in names and wanted.covers_topic(name):
+                names.add(name)
+                following.start(follow_one(name), f"follow {name}")
+
+        self.topics.on_new.append(begin)
+        try:
+            for topic in self.topics.all():
+                if topic.exists:
+                    begin(topic.name)
+            while self._state != "stopped":
+                yield await arrived.get()
+        finally:
+            self.topics.on_new.remove(begin)
+            await following.cancel()
 
     async def _readable(self, name: str, agent: Who, partition: int = 0) -> Topic:
         topic = self.topics.get(name)
@@ -328,15 +382,16 @@ class Bus:
 
     async def put_schedule(self, schedule: Schedule, *, agent: Who = None) -> Schedule:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
-        self.topics.open(schedule.topic)
+        check_name("topic", schedule.topic)
         await self.access.check(schedule.topic, "publish", agent)
-        return await self.schedules.put(self.admission.accept_schedule(schedule, agent))
+        quota = agent.quota if isinstance(agent, Caller) else UNLIMITED
+        return await self.schedules.put(self.admission.accept_schedule(schedule, agent), quota)
 
     # -- numbers
 
     def stats(self) -> Stats:
         """Counters since the start, and gauges of now."""
-        return self.counters.snapshot(self.topics.all())
+        return self.counters.snapshot(self.topics.all(), self.quotas.refused)
 
     # -- what the node writes itself
 
@@ -347,3 +402,9 @@ class Bus:
         topic = self.topics.open(name)
         events = [self.admission.own_event(topic, payload, headers=self._own_headers) for payload in payloads]
         self.publisher.submit(Accepted(topic, events))
+
+
+def _upcast(entries: list[Entry], upcaster: Callable[[StoredEvent], StoredEvent] | None) -> list[Entry]:
+    if upcaster is None:
+        return entries
+    return [entry if isinstance(entry, DamagedEvent) else upcaster(entry) for entry in entries]

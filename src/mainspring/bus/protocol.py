@@ -109,6 +109,7 @@ class SubscribeFrame(ClientFrame, tag="SUBSCRIBE", frozen=True, gc=False, kw_onl
     ack: Literal["each", "upto"] = "upto"
     batch: Count = 1
     sticky: bool = False
+    count_ends: bool = False
 
 
 class UnsubscribeFrame(ClientFrame, tag="UNSUBSCRIBE", frozen=True, gc=False, kw_only=True):
@@ -137,6 +138,7 @@ class NackFrame(LeaseFrame, tag="NACK", frozen=True, gc=False, kw_only=True):
 
 class ExtendFrame(LeaseFrame, tag="EXTEND", frozen=True, gc=False, kw_only=True):
     ms: Count
+    begun: bool = False
 
 
 class FlowFrame(ClientFrame, tag="FLOW", frozen=True, gc=False, kw_only=True):

@@ -15,14 +15,17 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from mainspring.bus.access.access import Action, Caller, origin_of
+from mainspring.bus.access.patterns import Pattern, is_pattern
 from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscribed, TooLarge, Unavailable
 from mainspring.bus.groups.group import Group
-from mainspring.bus.groups.member import Gate, Member
+from mainspring.bus.groups.member import CountingMember, Gate, Member
+from mainspring.bus.names import check_name
 from mainspring.bus.protocol import (
     NOTHING,
     AckFrame,
@@ -52,6 +55,7 @@ from mainspring.bus.publishing.rate_limit import bucket
 from mainspring.bus.schedules.schedule import Schedule
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
+from mainspring.loop import pause
 
 if TYPE_CHECKING:
     from mainspring.bus.bus import Bus
@@ -63,6 +67,7 @@ _to_json = msgspec.json.Encoder().encode
 MOST_UNANSWERED: Final = 8_192  # requests without an answer before a connection is not read from
 MOST_EVENTS: Final = 10_000  # of one batch, which is one commit: more would make everybody else wait for it
 MOST_UNANSWERED_BYTES: Final = 8 << 20
+RETRY_MS: Final = 1_000  # before a topic that fits a pattern is tried again
 
 
 class Session:
@@ -78,6 +83,8 @@ class Session:
         self._wanted: set[tuple[str, str]] = set()  # subscriptions it has, or that are being made
         self._unanswered: dict[tuple[str, str], int] = {}  # how many SUBSCRIBEs of each wait for their OK
         self._windows: dict[tuple[str, str], int] = {}
+        self._patterns: dict[tuple[str, str], tuple[Pattern, SubscribeFrame]] = {}
+        self._joined_by: dict[tuple[str, str], str] = {}  # subscriptions that a pattern made, and which
         self._replies = ReplyQueue(send)
         self._blocked = False  # a SUBSCRIBE finds its start, or a checker has not answered: later frames wait
         self._waiting_frames: deque[bytes] = deque()
@@ -85,6 +92,7 @@ class Session:
         self._has_checker = bus.access.has_checker
         self._accept = bus.admission.accept
         self._submit = bus.publisher.submit
+        self._spend = caller.quota.spend
         self._bucket = bucket(settings.connection_rate, settings.connection_burst, bus.clock.now_ms())
 
     # -- the adapter's side
@@ -129,8 +137,14 @@ class Session:
             return
         self.closed = True
         now = self._bus.clock.now_ms()
-        for key in list(self._members):
+        for key, (group, member) in list(self._members.items()):
+            if isinstance(member, CountingMember) and not self._bus.admission.closed:
+                member.lost(group.positions)
             self._leave(key, now)
+        for key in list(self._wanted):
+            self._drop_wanted(key)
+        if self._patterns:
+            self._bus.topics.on_new.remove(self._appeared)
         self._replies.close()
         self._waiting_frames.clear()
         self._bus.closed_session(self)
@@ -162,6 +176,8 @@ class Session:
 
     def _is_undecided(self, request: Any, data: bytes) -> bool:
         """Whether the node's checker takes its time; then this frame and those behind it wait for its answer."""
+        if isinstance(request, SubscribeFrame) and is_pattern(request.topic):
+            return False  # each topic that fits is asked for by itself
         action, caller = _CHECKED[type(request)], self._caller_of(request)
         waiting = self._bus.access.ask(request.topic, action, caller)
         if waiting is None:
@@ -191,17 +207,19 @@ class Session:
             claimed = named.pop() if len(named) == 1 else None
         else:
             claimed = (getattr(frame, "headers", None) or {}).get("agent_id")
-        return caller if claimed is None else Caller(claimed, sid=caller.sid)
+        return caller if claimed is None else Caller(claimed, sid=caller.sid, quota=caller.quota)
 
     def _publish(self, frame: PublishFrame, size: int) -> None:
         if frame.payload_sha256 is not None:
             check_sha256(bytes(frame.payload), frame.payload_sha256)
+        self._spend(1, size)
         accepted = self._accept(frame.topic, (frame,), self._caller_of(frame), bucket=self._bucket, expect=frame.expect)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=False))
 
     def _publish_batch(self, frame: PublishBatchFrame, size: int) -> None:
         if len(frame.events) > MOST_EVENTS:
             raise TooLarge(f"a batch may have {MOST_EVENTS} events", remedy="send it in several frames")
+        self._spend(len(frame.events), size)
         accepted = self._accept(frame.topic, frame.events, self._caller_of(frame), bucket=self._bucket)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 
@@ -210,14 +228,110 @@ class Session:
     def _subscribe(self, frame: SubscribeFrame, size: int) -> None:
         if frame.start is not None:
             frame.start.checked()
-        topic = self._bus.topics.open(frame.topic)
-        self._bus.access.check_now(topic.config, "subscribe", self.caller, frame.group)
+        if is_pattern(frame.topic):
+            self._subscribe_pattern(frame)
+            return
+        check_name("topic", frame.topic)
+        self._bus.access.check_now(self._bus.topics.config_of(frame.topic), "subscribe", self.caller, frame.group)
         if self._bus.admission.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
         self._reserve(frame)
+        try:
+            topic = self._bus.topics.open(frame.topic, self.caller.quota)
+        except BusError:
+            self._unreserve(frame)
+            raise
         reply = self._replies.place()
         self._blocked = True
         self._bus.delivery.run(self._find_start(frame, topic, reply))
+
+    def _subscribe_pattern(self, frame: SubscribeFrame) -> None:
+        """Every topic whose name fits and that the caller may read; those that appear from now on follow."""
+        pattern = Pattern(frame.topic)
+        if self._bus.admission.closed:
+            raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
+        if not self._patterns:
+            self._bus.topics.on_new.append(self._appeared)
+        self._patterns[(frame.topic, frame.group)] = (pattern, frame)
+        reply = self._replies.place()
+        self._blocked = True
+        self._bus.delivery.run(self._begin_pattern(frame, pattern, reply))
+
+    async def _begin_pattern(self, frame: SubscribeFrame, pattern: Pattern, reply: PendingReply) -> None:
+        """Until all of them are found, later frames of this connection wait."""
+        found: list[tuple[SubscribeFrame, Group]] = []
+        try:
+            await self._replies.nothing_publishing()
+            for topic in self._bus.topics.all():
+                if topic.exists and pattern.covers_topic(topic.name):
+                    found += await self._begin_of_pattern(frame, topic)
+        except MainspringError as error:
+            for each, _ in found:
+                self._unreserve(each)
+            self._forget_pattern((frame.topic, frame.group))
+            refused = error if isinstance(error, BusError) else Unavailable(error.message, remedy=error.remedy)
+            reply.frame = refusal_frame(frame, refused)
+        else:
+            reply.frame = ok_frame(frame, topic=frame.topic, group=frame.group)
+            reply.on_sent = partial(self._join_all, found)
+        self._blocked = False
+        self._replies.flush()
+        self._handle_waiting()
+
+    def _join_all(self, found: list[tuple[SubscribeFrame, Group]]) -> None:
+        for frame, group in found:
+            self._join(frame, group)
+
+    async def _begin_of_pattern(self, frame: SubscribeFrame, topic: Topic) -> list[tuple[SubscribeFrame, Group]]:
+        """One topic of a pattern, and its group, which is stored; none when it is not the caller's to read."""
+        key = (topic.name, frame.group)
+        if key in self._wanted and self._joined_by.get(key) != frame.topic:
+            return []  # it was subscribed to by its name, or by another pattern
+        own = msgspec.structs.replace(frame, topic=topic.name)
+        try:
+            await self._bus.access.check(topic.name, "subscribe", self.caller, frame.group)
+        except Forbidden:
+            return []
+        if self.closed:
+            return []
+        self._reserve(own)
+        self._joined_by[key] = frame.topic
+        try:
+            start = None if key in self._members else frame.start
+            group, unstored = await self._bus.groups.begin(topic, frame.group, start, self.caller.quota)
+            if unstored:
+                await self._bus.groups.store(group)
+        except MainspringError:
+            self._unreserve(own)
+            raise
+        return [(own, group)]
+
+    def _appeared(self, name: str) -> None:
+        """A topic begins to exist."""
+        for pattern, frame in self._patterns.values():
+            if pattern.covers_topic(name) and (name, frame.group) not in self._wanted:
+                self._bus.delivery.run(self._join_new(frame, name))
+
+    async def _join_new(self, frame: SubscribeFrame, name: str) -> None:
+        """From its beginning, as soon as that can be stored."""
+        from_beginning = msgspec.structs.replace(frame, start=None)
+        while not self.closed and (frame.topic, frame.group) in self._patterns:
+            try:
+                await self._bus.ensure_topic(name)
+                for each, group in await self._begin_of_pattern(from_beginning, self._bus.topics.open(name)):
+                    self._join(each, group)
+                return
+            except LimitReached as error:
+                self._replies.reply(error_frame(error, "", name, frame.group))
+                return
+            except MainspringError as error:
+                logger.warning("a subscription of %s does not begin with %s yet: %s", frame.topic, name, error)
+                await pause(self._bus.loop, RETRY_MS, ref=False)
+
+    def _forget_pattern(self, key: tuple[str, str]) -> None:
+        del self._patterns[key]
+        if not self._patterns:
+            self._bus.topics.on_new.remove(self._appeared)
 
     def _reserve(self, frame: SubscribeFrame) -> None:
         limit, wanted = self._bus.settings.max_subscriptions, (frame.topic, frame.group)
@@ -226,7 +340,9 @@ class Session:
                 f"a connection may hold {limit} subscriptions",
                 remedy="unsubscribe, use another connection, or raise max_subscriptions",
             )
-        self._wanted.add(wanted)
+        if wanted not in self._wanted:
+            self.caller.quota.take("subscriptions")
+            self._wanted.add(wanted)
         self._unanswered[wanted] = self._unanswered.get(wanted, 0) + 1
         if wanted in self._members:  # what a new start brings comes behind the OK
             self._members[wanted][1].window = 0
@@ -239,7 +355,13 @@ class Session:
             self._open_window(key)
             self._bus.delivery.wake(group)
         elif key not in self._unanswered:
-            self._wanted.discard(key)
+            self._joined_by.pop(key, None)
+            self._drop_wanted(key)
+
+    def _drop_wanted(self, key: tuple[str, str]) -> None:
+        if key in self._wanted:
+            self._wanted.remove(key)
+            self.caller.quota.give_back("subscriptions")
 
     def _answered(self, key: tuple[str, str]) -> None:
         left = self._unanswered.pop(key) - 1
@@ -257,7 +379,7 @@ class Session:
         """Until the start is found, later frames of this connection wait: they may publish to the same topic."""
         try:
             await self._replies.nothing_publishing()
-            group, unstored = await self._bus.groups.begin(topic, frame.group, frame.start)
+            group, unstored = await self._bus.groups.begin(topic, frame.group, frame.start, self.caller.quota)
         except MainspringError as error:
             if not isinstance(error, BusError):
                 error = Unavailable(f"the topic cannot be read: {error.message}", remedy=error.remedy)
@@ -288,12 +410,17 @@ class Session:
             return  # unsubscribed while the group was being stored
         group = self._bus.groups.keep(group)
         is_new = key not in self._members
-        member = Member(frame.topic, frame.group, self._gate, self._send) if is_new else self._members[key][1]
+        pattern = self._joined_by.get(key, "")
+        if is_new:
+            kind = CountingMember if frame.count_ends else Member
+            member = kind(frame.topic, frame.group, self._gate, self._send, pattern=pattern)
+        else:
+            member = self._members[key][1]
         settings = self._bus.settings
         self._windows[key] = min(frame.max_inflight or settings.max_inflight, settings.max_window)
         member.window = 0
         member.ack_each = frame.ack == "each"
-        member.batch = min(frame.batch, settings.max_window)
+        member.batch = max(min(frame.batch, settings.max_window), 2 if pattern else 1)  # 1: frames of another form
         member.sticky = frame.sticky
         wanted = frame.filter
         member.filter = wanted if wanted is not None and (wanted.key is not None or wanted.header is not None) else None
@@ -315,8 +442,14 @@ class Session:
 
     def _unsubscribe(self, frame: UnsubscribeFrame, size: int) -> None:
         key = (frame.topic, frame.group)
-        if key in self._wanted and key not in self._members:
-            self._wanted.discard(key)  # it has not joined yet, and will not
+        if key in self._patterns:
+            self._forget_pattern(key)
+            for each in [each for each, by in self._joined_by.items() if (by, each[1]) == key]:
+                if each in self._members:
+                    self._leave(each, self._bus.clock.now_ms())
+                self._drop_wanted(each)
+        elif key in self._wanted and key not in self._members:
+            self._drop_wanted(key)  # it has not joined yet, and will not
         else:
             self._held(frame)
             self._leave(key, self._bus.clock.now_ms())
@@ -325,7 +458,8 @@ class Session:
     def _leave(self, key: tuple[str, str], now: int) -> None:
         group, member = self._members.pop(key)
         del self._windows[key]
-        self._wanted.discard(key)
+        self._joined_by.pop(key, None)
+        self._drop_wanted(key)
         group.leave(member, now)
 
     def recheck(self, topic: str) -> None:
@@ -334,7 +468,7 @@ class Session:
             if origin_of(name) != topic:
                 continue
             try:
-                config = self._bus.topics.open(name).config
+                config = self._bus.topics.config_of(name)
                 self._bus.access.check_now(config, "subscribe", self.caller, group)
             except Forbidden as error:
                 self._leave((name, group), self._bus.clock.now_ms())
@@ -358,6 +492,8 @@ class Session:
 
     def _nack(self, frame: NackFrame, size: int) -> None:
         group, member = self._held(frame)
+        if isinstance(member, CountingMember) and frame.partition in group.positions:
+            member.said(group.positions[frame.partition], frame.offset, begun=False)
         now, delay_ms = self._bus.clock.now_ms(), None if frame.reject else frame.delay_ms or 0
         if group.nack(member, frame.partition, frame.offset, frame.reason or "", delay_ms, now):
             self._bus.counters.nacks += 1
@@ -366,6 +502,8 @@ class Session:
     def _extend(self, frame: ExtendFrame, size: int) -> None:
         group, member = self._held(frame)
         group.extend(member, frame.partition, frame.offset, self._bus.clock.now_ms() + frame.ms)
+        if frame.begun and isinstance(member, CountingMember):
+            member.said(group.positions[frame.partition], frame.offset, begun=True)
 
     def _flow(self, frame: FlowFrame, size: int) -> None:
         self._gate.credits = (self._gate.credits or 0) + frame.credits
@@ -379,8 +517,8 @@ class Session:
     # -- schedules
 
     def _schedule(self, frame: ScheduleFrame, size: int) -> None:
-        topic = self._bus.topics.open(frame.topic)
-        self._bus.access.check_now(topic.config, "publish", self.caller)
+        check_name("topic", frame.topic)
+        self._bus.access.check_now(self._bus.topics.config_of(frame.topic), "publish", self.caller)
         self._check_schedule(frame.name)
         schedule = Schedule(
             name=frame.name,
@@ -395,13 +533,13 @@ class Session:
             headers=frame.headers,
         )
         kept = self._bus.admission.accept_schedule(schedule, self.caller)
-        self._reply_later(frame, self._bus.schedules.put(kept))
+        self._reply_later(frame, self._bus.schedules.put(kept, self.caller.quota))
 
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""
         schedule = self._bus.schedules.find(name)
         if schedule is not None:
-            config = self._bus.topics.open(schedule.topic).config
+            config = self._bus.topics.config_of(schedule.topic)
             self._bus.access.check_now(config, "publish", self.caller)
 
     def _unschedule(self, frame: UnscheduleFrame, size: int) -> None:

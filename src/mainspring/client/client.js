@@ -22,12 +22,28 @@ const WHOLE_TOPIC = new Set(["forbidden", "unauthorized"]);
 const RETRY_FIRST_MS = 100;
 const RETRY_LAST_MS = 5_000;
 
-/** What the node refused, or what went wrong here. `code` is stable; `message` is for people. */
+// The HTTP status of the node's codes, so that an error means the same here as over HTTP and in Python.
+const STATUS = Object.fromEntries(
+  [
+    [400, "bad_json bad_frame bad_query bad_name bad_offset not_subscribed bad_argument"],
+    [401, "unauthorized"],
+    [403, "forbidden"],
+    [404, "unknown_topic unknown_group unknown_schedule"],
+    [409, "conflict already_subscribed schema_incompatible"],
+    [413, "too_large"],
+    [422, "bad_payload bad_schema schema_mismatch"],
+    [429, "rate_limited"],
+    [503, "limit_reached unavailable log_unavailable in_doubt closed connection_lost uncertain"],
+  ].flatMap(([status, codes]) => codes.split(" ").map((code) => [code, status])),
+);
+
+/** What the node refused, or what went wrong here. `code` is stable, `status` its HTTP status; `message` is for people. */
 export class BusError extends Error {
-  constructor(code, message) {
+  constructor(code, message, status = STATUS[code] ?? 500) {
     super(message);
     this.name = "BusError";
     this.code = code;
+    this.status = status;
   }
 }
 
@@ -51,11 +67,11 @@ export class Event {
   #subscription;
   #epoch;
 
-  constructor(subscription, epoch, message) {
+  constructor(subscription, epoch, topic, message) {
     const envelope = message.envelope;
     this.#subscription = subscription;
     this.#epoch = epoch;
-    this.topic = subscription.topic;
+    this.topic = topic;
     this.group = subscription.group;
     this.partition = message.partition;
     this.offset = message.offset;
@@ -117,14 +133,13 @@ export class Subscription {
 
   say(type, event, epoch, more) {
     if (epoch !== this.epoch || this.closed) return false;
-    const { topic, group } = this;
-    this.client.send({ type, topic, group, partition: event.partition, offset: event.offset, ...more });
+    this.client.send({ type, topic: event.topic, group: this.group, partition: event.partition, offset: event.offset, ...more });
     return true;
   }
 
-  take(messages) {
+  take(topic, messages) {
     for (const message of messages) {
-      const event = new Event(this, this.epoch, message);
+      const event = new Event(this, this.epoch, topic, message);
       if (this.handler) {
         this.#handle(event);
       } else {
@@ -253,8 +268,9 @@ export class BusClient {
   }
 
   /**
-   * Consume a topic as a member of a group. `from` is "latest", "beginning", an offset or a Date; it says where a new
-   * group starts. Without a handler, iterate the result with `for await`.
+   * Consume a topic as a member of a group, or every topic that fits a pattern (`orders.*`), also later ones. `from` is
+   * "latest", "beginning", an offset or a Date; it says where a new group starts. Without a handler, iterate the result
+   * with `for await`.
    */
   subscribe(topic, { group, from, maxInflight = 64, filter, ack = "each", sticky } = {}, handler, onError) {
     const place = JSON.stringify([topic, group]);
@@ -510,7 +526,7 @@ export class BusClient {
     const { lane, batch } = this.#answered(corr) ?? {};
     if (!lane) return false;
     if (TRY_AGAIN.has(error.code)) {
-      lane.pausedUntil = this.#options.now() + lane.retryMs;
+      lane.pausedUntil = this.#options.now() + Math.max(lane.retryMs, error.retry_after_ms ?? 0);
       lane.retryMs = Math.min(lane.retryMs * 2, RETRY_LAST_MS);
       for (const event of batch) event.sentAt = 0; // the node said that it did not store it
       lane.waiting.unshift(...batch);
@@ -529,8 +545,8 @@ export class BusClient {
   #received(text) {
     const frame = JSON.parse(text);
     if (frame.type === "MESSAGES" || frame.type === "MESSAGE") {
-      const subscription = this.#subscriptions.get(JSON.stringify([frame.topic, frame.group]));
-      subscription?.take(frame.messages ?? [frame]);
+      const place = JSON.stringify([frame.pattern ?? frame.topic, frame.group]);
+      this.#subscriptions.get(place)?.take(frame.topic, frame.messages ?? [frame]);
     } else if (frame.type === "PUBLISHED_BATCH") {
       this.#stored(frame);
     } else if (frame.type === "OK") {

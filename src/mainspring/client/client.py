@@ -214,7 +214,7 @@ class Client(ClientConnection):
             event = self._event(id, item.payload, item.key, item.headers, item.delay, item.at, item.ttl)
         else:
             id = self.new_id()
-            event = self._event(id, item, None, None, 0.0, None)
+            event = self._check_size(encode_event(id, item))
         tally.sent += 1
         self.put(topic, Counted(id, event, tally))
 
@@ -226,17 +226,21 @@ class Client(ClientConnection):
         headers: dict[str, str] | None,
         delay: Duration,
         at: datetime | None,
-        ttl: Duration = 0,
+        ttl: Duration,
     ) -> bytes:
-        event = encode_event(
-            id,
-            payload,
-            key,
-            headers,
-            duration_ms(delay) if delay else 0,
-            moment_ms(at, self.clock.wall_ms()) if at is not None else 0,
-            duration_ms(ttl) if ttl else 0,
+        return self._check_size(
+            encode_event(
+                id,
+                payload,
+                key,
+                headers,
+                duration_ms(delay) if delay else 0,
+                moment_ms(at, self.clock.wall_ms()) if at is not None else 0,
+                duration_ms(ttl) if ttl else 0,
+            )
         )
+
+    def _check_size(self, event: bytes) -> bytes:
         if len(event) > self.options.max_event_bytes:
             raise EventTooLarge(
                 f"the event has {len(event)} bytes, more than {self.options.max_event_bytes}",
@@ -275,14 +279,20 @@ class Client(ClientConnection):
         key: str | None = None,
         header: tuple[str, str] | None = None,
         sticky: bool = False,
+        count_ends: bool = False,
     ) -> Subscription[Any]:
         """Consume a topic as a member of a group: an async iterator of events.
+
+        `topic` may be a pattern (`orders.*`: one segment, `orders.**`: any number): then it is of every topic whose
+        name fits and that may be read here, and topics that appear later join from their beginning. The group of each
+        topic has its own place, and `max_inflight` counts for each.
 
         `from_` says where a new group starts ("latest", "beginning", an offset, a datetime, a timedelta ago); a group
         that exists goes on where it was, unless an offset above 0 or a time moves it. `max_inflight` is how many
         events may be unsettled here. With `ack="upto"` an acknowledgement also settles everything before it in its
-        partition. `key` and `header` filter; `sticky` keeps events of one key with one member. `type` is what payloads
-        are decoded into. Errors are raised where the subscription is iterated.
+        partition. `key` and `header` filter; `sticky` keeps events of one key with one member. With `count_ends` the
+        node counts how often a process ended with an event (`event.ended`). `type` is what payloads are decoded into.
+        Errors are raised where the subscription is iterated.
         """
         if max_inflight < 1:
             raise BadArgument("max_inflight is at least 1")
@@ -293,6 +303,7 @@ class Client(ClientConnection):
             "batch": min(max_inflight, 256) if max_inflight > 1 else None,
             "filter": wanted or None,
             "sticky": sticky or None,
+            "count_ends": count_ends or None,
         }
         held = SubscriptionRequest(topic, group, start_frame(from_, self.clock.wall_ms()), options)
         if self.ended is not None:
@@ -602,7 +613,7 @@ class Client(ClientConnection):
     ) -> AsyncIterator[StoredEvent[Any]]:
         """Events as they are stored, for ever, without a group and without acknowledging: for dashboards and tails.
 
-        Over reconnects nothing is missed and nothing comes twice.
+        Over reconnects nothing is missed and nothing comes twice. `topic` may be a pattern, as for `subscribe`.
         """
         start = since if isinstance(since, str) else str(moment_ms(since, self.clock.wall_ms()))
         decode = decoder(type)
@@ -714,7 +725,7 @@ class Client(ClientConnection):
                 return await future
             except NodeRefused as error:
                 if error.code in TRY_AGAIN:
-                    await asyncio.sleep(pauses.failed() / 1000)
+                    await asyncio.sleep(max(pauses.failed(), error.retry_after_ms) / 1000)
                 elif error.code != "connection_lost":
                     raise
 

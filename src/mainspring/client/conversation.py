@@ -61,11 +61,23 @@ class SubscriptionRequest:
     on_answer: Answered = lambda _: None
     on_drop: Callable[[], None] = lambda: None
     heads: tuple[bytes, ...] = field(init=False)
+    is_pattern: bool = field(init=False)  # it is of every topic whose name fits
+    parts: dict[str, SubscriptionRequest] = field(default_factory=dict)  # of a pattern: one per topic with leases
 
     def __post_init__(self) -> None:
+        self.is_pattern = "*" in self.topic
         self.ack_each = self.options.get("ack") == "each"
         place = b'"topic":%b,"group":%b,"partition":' % (encode(self.topic), encode(self.group))
         self.heads = tuple(b'{"type":"%b",%b' % (verb, place) for verb in (b"ACK", b"NACK", b"EXTEND"))
+
+    def part(self, topic: str) -> SubscriptionRequest:
+        """What leases of this topic belong to."""
+        if not self.is_pattern:
+            return self
+        found = self.parts.get(topic)
+        if found is None:
+            found = self.parts[topic] = SubscriptionRequest(topic, self.group, None, self.options, epoch=self.epoch)
+        return found
 
 
 class Conversation:
@@ -105,6 +117,7 @@ class Conversation:
         for held in self._held.values():
             held.epoch = 0
             held.upto.clear()
+            held.parts.clear()
             held.on_drop()
         asked, self._asked = self._asked, {}
         for _, answered in asked.values():
@@ -182,8 +195,10 @@ class Conversation:
         if not self._forget(held):
             answered(OkFrame())
         elif self.open:
-            self.flush_acks(held)
-            held.epoch = 0
+            for each in (held, *held.parts.values()):
+                self.flush_acks(each)
+                each.epoch = 0
+            held.parts.clear()
             self.request("UNSUBSCRIBE", {"topic": held.topic, "group": held.group}, answered)
         else:
             answered(OkFrame())
@@ -201,7 +216,8 @@ class Conversation:
             elif answer.code == "connection_lost" or epoch != held.epoch:
                 return  # the next connection asks again, or nobody wants it any more
             elif answer.code in TRY_AGAIN:
-                self._put_off[held] = self._now_ms() + held.retries.failed()
+                wait_ms = answer.retry_after_ms if isinstance(answer, NodeRefused) else 0
+                self._put_off[held] = self._now_ms() + max(held.retries.failed(), wait_ms)
                 return
             else:
                 self._forget(held)
@@ -246,10 +262,13 @@ class Conversation:
         self._send(b'%b%d,"offset":%d%b}' % (held.heads[1], partition, offset, more))
         return True
 
-    def extend(self, held: SubscriptionRequest, partition: int, offset: int, epoch: int, ms: int) -> bool:
+    def extend(
+        self, held: SubscriptionRequest, partition: int, offset: int, epoch: int, ms: int, *, begun: bool = False
+    ) -> bool:
         if epoch != held.epoch:
             return False
-        self._send(b'%b%d,"offset":%d,"ms":%d}' % (held.heads[2], partition, offset, ms))
+        more = b',"begun":true' if begun else b""
+        self._send(b'%b%d,"offset":%d,"ms":%d%b}' % (held.heads[2], partition, offset, ms, more))
         return True
 
     def flush_acks(self, held: SubscriptionRequest) -> None:
@@ -271,7 +290,7 @@ class Conversation:
             return
         kind = type(answer)
         if kind is MessagesFrame:
-            self._deliver(answer.topic, answer.group, answer.messages)  # type: ignore[union-attr]
+            self._deliver(answer.pattern or answer.topic, answer.group, answer.messages)  # type: ignore[union-attr]
         elif kind is PublishedBatchFrame:
             self.publishing.stored(answer.corr, answer.offsets)  # type: ignore[union-attr]
             self.publishing.flush()
@@ -295,7 +314,9 @@ class Conversation:
     def _refused(self, error: ErrorFrame) -> None:
         if error.corr in self._asked:
             type, answered = self._asked.pop(error.corr)
-            answered(NodeRefused(f"{type}: {error.message}", code=error.code))
+            refused = NodeRefused(f"{type}: {error.message}", code=error.code)
+            refused.retry_after_ms = error.retry_after_ms
+            answered(refused)
         elif (held := self._held.get((error.topic, error.group))) and not error.in_reply_to:  # its right was taken away
             self._forget(held)
             held.on_answer(NodeRefused(error.message, code=error.code))

@@ -52,12 +52,14 @@ class Delivered(msgspec.Struct, frozen=True, gc=False):
     offset: int
     envelope: EventEnvelope
     attempt: int = 1
+    ended: int = 0  # processes that ended with it, where the subscription asks for that
 
 
 class MessagesFrame(msgspec.Struct, frozen=True, gc=False, tag="MESSAGES", tag_field="type"):
     topic: str
     group: str
     messages: list[Delivered]
+    pattern: str = ""  # what was subscribed to, where that is not the topic
 
 
 class MessageFrame(Delivered, frozen=True, gc=False, kw_only=True, tag="MESSAGE", tag_field="type"):
@@ -88,6 +90,7 @@ class ErrorFrame(msgspec.Struct, frozen=True, gc=False, tag="ERROR", tag_field="
     in_reply_to: str = ""
     topic: str = ""
     group: str = ""
+    retry_after_ms: int = 0
 
 
 Answer = MessagesFrame | MessageFrame | OkFrame | PublishedFrame | PublishedBatchFrame | ErrorFrame
@@ -99,8 +102,8 @@ decode_envelope: Final = msgspec.json.Decoder(EventEnvelope).decode
 def encode_event(
     id: str,
     payload: Any,
-    key: str | None,
-    headers: dict[str, str] | None,
+    key: str | None = None,
+    headers: dict[str, str] | None = None,
     delay_ms: int = 0,
     not_before: int = 0,
     ttl_ms: int = 0,

@@ -6,6 +6,7 @@ aiohttp is imported when the first request is made; a program that only publishe
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl as ssl_module
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,17 +24,25 @@ from mainspring.loop import time_limit
 if TYPE_CHECKING:
     import aiohttp
 
+logger: logging.Logger = logging.getLogger("mainspring.client")
+
 LINE_BYTES: Final = 64 << 20
 PAGE: Final = 1_000
 LIMIT_S: Final = 30.0  # a request that takes longer is given up
 
 
+class _Damaged(msgspec.Struct):
+    message: str
+
+
 class _Page(msgspec.Struct):
     events: list[EventEnvelope]
     cursor: str = ""
+    damaged: list[_Damaged] = []
 
 
 _decode_page: Final = msgspec.json.Decoder(_Page).decode
+_decode_damaged: Final = msgspec.json.Decoder(_Damaged).decode
 
 
 class NodeHttp:
@@ -92,7 +101,7 @@ class NodeHttp:
             try:
                 return await self._fetch_once(method, path, body, params, limit_s)
             except NodeRefused as error:
-                pause_s = pauses.failed() / 1000
+                pause_s = max(pauses.failed(), error.retry_after_ms) / 1000
                 if error.code not in TRY_AGAIN or now() + pause_s > give_up:
                     raise
                 await asyncio.sleep(pause_s)
@@ -134,9 +143,11 @@ class NodeHttp:
         asked = {**params, "limit": str(PAGE)}
         while True:
             page = _decode_page(await self._fetch("GET", path, None, asked))
+            for damaged in page.damaged:
+                logger.error("%s", damaged.message)
             if page.events:
                 yield page.events
-            if len(page.events) < PAGE:
+            if len(page.events) + len(page.damaged) < PAGE:
                 return
             asked = {name: value for name, value in asked.items() if name not in ("from", "offset")}
             asked["cursor"] = page.cursor
@@ -153,7 +164,7 @@ class NodeHttp:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=10, sock_read=3 * self._ping_s)
         path, trouble = f"/topics/{quote(topic, safe='')}/stream", f"the stream of {topic!r} ended"
         async with self._request("GET", path, params, trouble, timeout=timeout) as response:
-            cursor = ""
+            cursor, kind = "", b""
             data: list[bytes] = []
             async for line in response.content:
                 text = line.rstrip(b"\r\n")
@@ -161,9 +172,14 @@ class NodeHttp:
                     cursor = text[4:].decode()
                 elif text.startswith(b"data: "):
                     data.append(text[6:])
+                elif text.startswith(b"event: "):
+                    kind = text[7:]
                 elif not text and (data or cursor):
+                    if kind == b"damaged":
+                        logger.error("%s", _decode_damaged(b"".join(data)).message)
+                        data = []
                     yield cursor, decode_envelope(b"\n".join(data)) if data else None
-                    data = []
+                    kind, data = b"", []
 
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
@@ -190,4 +206,7 @@ def problem(status: int, data: bytes) -> NodeRefused | Fail:
     if isinstance(error, dict):
         return fail_from(error.get("data"), str(error.get("type")))
     message = str(told.get("message") or told.get("detail") or f"the node answered {status}")
-    return NodeRefused(message, remedy=str(told.get("remedy") or ""), code=str(told.get("code") or f"http_{status}"))
+    code, wait_ms = str(told.get("code") or f"http_{status}"), told.get("retry_after_ms")
+    refused = NodeRefused(message, remedy=str(told.get("remedy") or ""), code=code)
+    refused.retry_after_ms = wait_ms if isinstance(wait_ms, int) else 0
+    return refused

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeV
 import msgspec
 
 from mainspring.client.conversation import SubscriptionRequest
-from mainspring.client.errors import BadPayload, ClientError, Closed, TimedOut
+from mainspring.client.errors import BadArgument, BadPayload, ClientError, Closed, TimedOut
 from mainspring.client.frames import Delivered, OkFrame, Start, seek_frame
 from mainspring.data_types import decoder_of
 from mainspring.durations import Duration, duration_ms, seconds
@@ -88,7 +88,8 @@ class Event(Generic[T]):
     @property
     def topic(self) -> str:
         """The topic it was delivered from."""
-        return self.subscription.topic
+        held = self.subscription.held
+        return self.delivered.envelope.topic if held.is_pattern else held.topic
 
     @property
     def group(self) -> str:
@@ -120,12 +121,17 @@ class Event(Generic[T]):
         """1 the first time this group is given it; counted in the log, so a crash does not begin again."""
         return self.delivered.attempt
 
+    @property
+    def ended(self) -> int:
+        """How often a process ended that had begun with it, as far as that was counted (`count_ends`)."""
+        return self.delivered.ended
+
     async def ack(self) -> bool:
         """Done: do not deliver it again. False: the lease was gone already, so it will come again.
 
         The protocol answers no acknowledgement; the node stores it within some milliseconds.
         """
-        done = self.accept()
+        done = self.subscription.ack(self)
         if self.subscription.congested:
             await self.subscription.relieved()
         return done
@@ -150,6 +156,10 @@ class Event(Generic[T]):
         if self.subscription.congested:
             await self.subscription.relieved()
         return done
+
+    def begin(self, lease: Duration = 30.0) -> bool:
+        """The program begins with it, and the lease ends so long from now: if the process ends now, that counts."""
+        return self.subscription.extend(self, max(1, duration_ms(lease)), begun=True)
 
     def accept(self) -> bool:
         """`ack` without waiting for a connection that is slow to take it."""
@@ -221,6 +231,7 @@ class SubscribeOptions(TypedDict, total=False):
     key: str | None
     header: tuple[str, str] | None
     sticky: bool
+    count_ends: bool
 
 
 class Subscription(Generic[T]):
@@ -327,6 +338,10 @@ class Subscription(Generic[T]):
     async def seek(self, to: Start) -> None:
         """Move the whole group. Events that were delivered before are no longer anybody's."""
         seek_frame(to, self._client.wall_ms())  # a bad place is refused before anything is given up
+        if self.held.is_pattern:
+            raise BadArgument(
+                f"{self.topic!r} is many topics", remedy="move the group of each: client.seek(topic, ...)"
+            )
         await self.confirmed()
         await self._leave()
         self._arrived.clear()
@@ -396,7 +411,10 @@ class Subscription(Generic[T]):
         self.settled += 1
         if event.span is not None:
             event.span.end()
-        return self._conversation.ack(self.held, event.partition, event.offset, event.epoch)
+        held, delivered = self.held, event.delivered
+        if held.is_pattern:
+            held = held.part(delivered.envelope.topic)
+        return self._conversation.ack(held, delivered.partition, delivered.offset, event.epoch)
 
     def nack(self, event: Event[Any], delay_ms: int | None, reason: str) -> bool:
         """`Event.nack` without waiting for room on the connection. False: the lease was gone already."""
@@ -406,13 +424,15 @@ class Subscription(Generic[T]):
         self.settled += 1
         if event.span is not None:
             event.span.end(reason or "nack")
-        return self._conversation.nack(self.held, event.partition, event.offset, event.epoch, delay_ms, reason)
+        held = self.held.part(event.topic)
+        return self._conversation.nack(held, event.partition, event.offset, event.epoch, delay_ms, reason)
 
-    def extend(self, event: Event[Any], ms: int) -> bool:
+    def extend(self, event: Event[Any], ms: int, *, begun: bool = False) -> bool:
         """`Event.extend` without waiting for room on the connection. False: the lease was gone already."""
         if event.settled:
             return False
-        return self._conversation.extend(self.held, event.partition, event.offset, event.epoch, ms)
+        held = self.held.part(event.topic)
+        return self._conversation.extend(held, event.partition, event.offset, event.epoch, ms, begun=begun)
 
     @property
     def congested(self) -> bool:

@@ -16,7 +16,7 @@ from mainspring.cluster.cluster import About, Alone, Cluster, NodeView, Role
 from mainspring.cluster.membership import LEASE_MS, Membership, NameTaken
 from mainspring.cluster.peers import FORMAT, NODES, inbox
 from mainspring.cluster.program_versions import DeclarationsInForce, Declared, ProgramOrder, ProgramVersions
-from mainspring.cluster.startup import Home, NotDurable, check_durability, node_name, with_patience
+from mainspring.cluster.startup import DurabilityWatch, Home, NotDurable, node_name, with_patience
 from mainspring.cluster.suspects import MOST_ENDS, Suspects
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Cluster",
     "DeclarationsInForce",
     "Declared",
+    "DurabilityWatch",
     "Home",
     "Membership",
     "NameTaken",
@@ -38,7 +39,6 @@ __all__ = [
     "ProgramVersions",
     "Role",
     "Suspects",
-    "check_durability",
     "inbox",
     "node_name",
     "with_patience",

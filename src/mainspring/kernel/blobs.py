@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import os
 import re
 from collections.abc import Hashable
 from pathlib import Path
@@ -25,6 +24,7 @@ from mainspring.errors import Fail
 from mainspring.kernel.errors import NotConfigured
 from mainspring.loop import Clock, Loop
 from mainspring.message import Ids
+from mainspring.private_files import make_private_folder, open_private
 
 DEFAULT_BLOB_TTL: Final = "1h"  # long enough to fetch, short enough not to fill a disk
 MAX_INLINE_BYTES: Final = 4096  # a `data` pointer holds little, the rest belongs in a file
@@ -107,11 +107,10 @@ class BlobStore:
 
     def store(self, blob: Blob, now_ms: int) -> BlobPointer:
         """Write the data; the file appears whole or not at all. Blocking."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private_folder(self.folder)
         path = self.folder.resolve() / f"{now_ms + blob.ttl_ms:015}-{self._ids()}.blob"
         partial = path.with_suffix(".partial")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
+        with open(partial, "xb", opener=open_private) as file:
             file.write(blob.data)
         partial.rename(path)
         return BlobPointer(scheme="file", path=str(path))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 import typing
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -97,11 +97,12 @@ def handler_from(
     may_block: bool = False,
     concurrency: int | None = None,
     key: str | Callable[[Any], Any] | None = None,
+    others: Collection[str] = (),
 ) -> Handler:
     """Read a function's hints: first parameter is the input, the return the output. Raises `CapabilityError`.
 
     A plain function that `may_block` runs in a thread; without it, on the loop. `key` is the name of a field of the
-    data, or a function of the data.
+    data, or a function of the data. `others` are parameters that somebody else will give.
     """
     where = f"{kind} {type}"
     if not isinstance(type, str) or not is_type(type):
@@ -110,13 +111,14 @@ def handler_from(
         raise CapabilityError(f"{where}: types in Sys.* belong to the kernel", remedy="use another first segment")
     try:
         signature = inspect.signature(function)
-        signature.bind(*(None,) * _REQUIRED)
+        own = [each for each in signature.parameters.values() if each.name not in others]
+        signature.replace(parameters=own).bind(*(None,) * _REQUIRED)
     except (TypeError, ValueError):
         raise CapabilityError(
             f"the handler of {where} must take (data, ctx)", remedy="def handler(data: Sku, ctx) -> int"
         ) from None
     hints = _hints(function, where, local_names or {})
-    first = next(iter(signature.parameters))
+    first = own[0].name
     description = description or inspect.getdoc(function) or ""
     given, returned = hints.get(first, Any), hints.get("return", Any)
     threaded = may_block and runs_in_thread(function)

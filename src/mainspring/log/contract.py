@@ -69,7 +69,9 @@ __all__ = [
     "Inspection",
     "KeptRecord",
     "KeptTail",
+    "LogDamaged",
     "LogExists",
+    "LogGone",
     "LogLocked",
     "LogMissing",
     "LogUnavailable",
@@ -335,6 +337,12 @@ class MissedTooMuch(LogUnavailable):
     code = "missed_too_much"
 
 
+class LogGone(LogUnavailable):
+    """The log's files were removed or replaced while it was open. Nothing can be written until it is opened again."""
+
+    code = "log_gone"
+
+
 class LogLocked(MainspringError):
     """Another process owns this log."""
 
@@ -359,12 +367,21 @@ class FormatError(MainspringError):
     code = "log_format"
 
 
+class LogDamaged(FormatError):
+    """The log's files do not belong together, or hide commits that were acknowledged. They were left as they are."""
+
+    code = "log_damaged"
+
+
 class DamagedEvent(MainspringError):
-    """A stored event's checksum does not fit its bytes. It is reported and never served."""
+    """A stored event's checksum does not fit its bytes. It is reported and never served.
 
-    code = "damaged"
+    `remains` is what lies there, as far as it can be read; none of it is certain.
+    """
 
-    def __init__(self, topic: str, partition: int, offset: int) -> None:
+    code = "damaged_event"
+
+    def __init__(self, topic: str, partition: int, offset: int, remains: StoredEvent | None = None) -> None:
         super().__init__(
             f"the event at offset {offset} of {topic!r} partition {partition} is damaged",
             remedy="run `mainspring log check` for the extent; restore from a backup, or go on behind it",
@@ -372,12 +389,13 @@ class DamagedEvent(MainspringError):
         self.topic = topic
         self.partition = partition
         self.offset = offset
+        self.remains = remains
 
 
 class DamagedRecord(MainspringError):
     """A stored record's checksum does not fit its bytes. It is reported and never served."""
 
-    code = "damaged"
+    code = "damaged_record"
 
     def __init__(self, space: str, key: str) -> None:
         super().__init__(
@@ -392,10 +410,14 @@ Result = Receipt | MainspringError
 
 
 class Durability(msgspec.Struct, frozen=True):
-    """What an acknowledgement of the engine means. `durable`: it survives the loss of power of every machine."""
+    """What an acknowledgement of the engine means. `durable`: it survives the loss of power of every machine.
+
+    `known`: the servers said so. Otherwise one of them could not be asked, and the worst is assumed.
+    """
 
     durable: bool
     statement: str
+    known: bool = True
 
 
 class Engine(Protocol):

@@ -29,6 +29,7 @@ from mainspring.log.contract import (
     Change,
     DirectEngine,
     Engine,
+    FallibleEngine,
     LogUnavailable,
     ReadThrough,
     Receipt,
@@ -82,7 +83,12 @@ class Log(ReadThrough):
         self._use_running_loop()
         self._context = copy_context()
         await self.engine.open()
+        if isinstance(self.engine, FallibleEngine):
+            self.engine.on_failure(self._on_failure)
         self._closed = False
+
+    def _on_failure(self, error: MainspringError) -> None:
+        self.fault = error if isinstance(error, LogUnavailable) else LogUnavailable(error.message, remedy=error.remedy)
 
     async def close(self) -> None:
         """Wait until everything submitted is decided, then close the engine. Idempotent."""

@@ -42,6 +42,7 @@ from mainspring.loop.loop import Turn as Turn
 from mainspring.loop.loop import turn_name as turn_name
 from mainspring.loop.threads import HandlerThreads as HandlerThreads
 from mainspring.loop.threads import blocking_verb as blocking_verb
+from mainspring.loop.threads import current_threads as current_threads
 from mainspring.loop.threads import in_time as in_time
 from mainspring.loop.threads import runs_in_thread as runs_in_thread
 from mainspring.loop.threads import with_blocking_verbs as with_blocking_verbs

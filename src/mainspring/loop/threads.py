@@ -78,6 +78,12 @@ def blocking_verb(verb: Callable[_P, _T]) -> Callable[_P, _T]:
     return call
 
 
+def current_threads() -> HandlerThreads | None:
+    """Those to one of which the present thread belongs; None outside a plain function."""
+    doing: _Call | None = getattr(_here, "call", None)
+    return None if doing is None else doing.threads
+
+
 def with_blocking_verbs(given: type[_T]) -> type[_T]:
     """A subclass for plain functions: its public methods are blocking verbs. `async def` ones need not pay for that."""
     verbs = {
@@ -221,7 +227,7 @@ class _Call:
         self.args = args
         self._limit_ms = limit_ms
         self.context: Context = copy_context()
-        self._threads = threads
+        self.threads = threads
         self._aio = asyncio.get_running_loop()
         self.result: asyncio.Future[Any] = self._aio.create_future()
         self.thread: int = 0  # its ident, once it has begun
@@ -292,7 +298,7 @@ class _Call:
             self._await(value, self.context, self._settle)
         else:
             self._settle(value, error)
-        self._threads.ended(self, jobs)
+        self.threads.ended(self, jobs)
 
     def _settle(self, value: Any, error: BaseException | None) -> None:
         if isinstance(error, StopIteration):  # no future takes it
@@ -305,7 +311,7 @@ class _Call:
             reject(self.result, error)
 
     def _carry_out(self, verb: Callable[[], Any], context: Context) -> None:
-        self._threads.pause()
+        self.threads.pause()
         if self.result.done():
             self._answer(None, asyncio.CancelledError())
             return
@@ -335,7 +341,7 @@ class _Call:
         task.add_done_callback(done)
 
     def _answer(self, value: Any, error: BaseException | None) -> None:
-        self._threads.go_on()
+        self.threads.go_on()
         self.hand_over(self._answers, (value, error))
 
     def _say_who_holds_the_turn(self) -> None:

@@ -13,6 +13,7 @@ import logging
 import random
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -22,10 +23,10 @@ from mainspring.app import App, DeclaredConsumer, refuse_shared_groups
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
 from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
-from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
+from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
-from mainspring.log import Append, Engine, FallibleEngine, Log, Prepared, open_engine
+from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.batches import BatchConsuming
@@ -41,6 +42,7 @@ from mainspring.node.declarations import (
 )
 from mainspring.node.patterns import PatternConsuming
 from mainspring.node.tasks import NodePort
+from mainspring.private_files import narrow
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
 from mainspring.tasks import Worker, install_effects
@@ -48,6 +50,7 @@ from mainspring.telemetry import tracing, with_causation
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
+_WITHOUT_LOG_S: Final = 1.0  # for each step of stopping, when nothing can be stored any more
 _MOMENT_S: Final = 0.2  # for each thing that is still to be given back when the time for all of them is up
 
 
@@ -172,6 +175,12 @@ class Core:
         await self._bounded("finish", self._finish())
         await self._give_back()
 
+    @property
+    def _drain_s(self) -> float:
+        """How long each step may take. Without its log a node can finish nothing."""
+        limit_s = self.settings.drain_ms / 1000
+        return min(limit_s, _WITHOUT_LOG_S) if isinstance(self.failure, LogGone) else limit_s
+
     async def _finish(self) -> None:
         """Handlers and consumers first: what they say on their last steps must still find the bus open."""
         finishing = [self.runtime.finish(), *(each.finish() for each in self.consuming)]
@@ -273,6 +282,8 @@ class Core:
     async def _open_log(self) -> None:
         """The log, and this node's place among the others on it."""
         settings = self.settings
+        if self._engine is None and settings.engine != "memory":
+            narrow(Path(settings.data))
         engine = self._engine or open_engine(settings.engine, settings.data, self.clock, database=settings.mongo_db)
         self.log: Log = Log(engine)
         await with_patience(self.log.open, self.loop, settings.wait_for_engine)
@@ -280,7 +291,13 @@ class Core:
         if isinstance(engine, FallibleEngine):
             engine.on_failure(self._must_end)
         required = settings.require_durable
-        await with_patience(lambda: check_durability(self.log, required=required), self.loop, settings.wait_for_engine)
+        self.durability: DurabilityWatch = DurabilityWatch(
+            self.log, self.loop, required=required, failed=self._must_end
+        )
+        await with_patience(self.durability.ask, self.loop, settings.wait_for_engine)
+        if self.log.shared:
+            watching = asyncio.create_task(self.durability.follow(), name="durability")
+            self._undo.callback(watching.cancel)
         self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
 
     def _alone(self) -> Alone:
@@ -347,7 +364,7 @@ class Core:
         for each in consumers:
             of_pattern = PatternConsuming(each, consuming, self.bus, self.loop) if each.is_pattern else None
             self.consuming.append(of_pattern or consuming(each))
-        tasks = tuple(app.tasks) if self.settings.run_tasks else ()
+        tasks = list(app.tasks) if self.settings.run_tasks else []
         self.bus.topics.declared = groups_of(consumers, tasks)
         self.bus.groups.has_consumers = bool(consumers or tasks)
 
@@ -438,7 +455,7 @@ class Core:
     async def _give_back(self) -> None:
         """Everything gets its turn, but when the time is up no more than a moment: an engine may be away for hours."""
         closing = asyncio.ensure_future(self._undo.aclose())
-        limit_s = self.settings.drain_ms / 1000
+        limit_s = self._drain_s
         await asyncio.wait((closing,), timeout=limit_s)
         if not closing.done():
             logger.warning("give back took longer than %g s and was cut short", limit_s)
@@ -449,7 +466,7 @@ class Core:
             closing.result()
 
     async def _bounded(self, step: str, *work: Awaitable[Any]) -> None:
-        limit_s = self.settings.drain_ms / 1000
+        limit_s = self._drain_s
         try:
             async with asyncio.timeout(limit_s):
                 await asyncio.gather(*work)

@@ -129,7 +129,7 @@ def schedule_consumers(app: App) -> list[DeclaredConsumer]:
 def groups_of(
     consumers: Sequence[DeclaredConsumer], tasks: Iterable[Task[..., Any]]
 ) -> Callable[[str, str], DeclaredGroup]:
-    """What the consumers of a program say about a group, by topic and group; and which groups are its tasks'."""
+    """What the consumers and tasks of a program say about a group, by topic and group."""
     declared = {(topic, task.group): DeclaredGroup() for task in tasks for topic in task.topics.lanes()}
     patterns: list[tuple[Pattern, str, DeclaredGroup]] = []
     for each in consumers:

@@ -25,7 +25,7 @@ from mainspring.bus.access import TokenSource
 from mainspring.errors import BootError
 from mainspring.import_path import find_object
 from mainspring.node.core import Core
-from mainspring.server import LostLeases, NdjsonServer, NodeParts, add_websocket
+from mainspring.server import Connections, GuardedRunner, LostLeases, NdjsonServer, NodeParts, add_websocket
 from mainspring.server.http import (
     Dashboard,
     Face,
@@ -44,6 +44,7 @@ logger: logging.Logger = logging.getLogger("mainspring.node")
 CLOCK_LOOK_S: Final = 5.0  # between two looks at the time of day: so late a schedule may be after the clock was set
 CLOCK_JUMP_MS: Final = 1_000  # less is the slewing and jitter of ordinary clocks
 HEARTBEAT_MS: Final = 15_000  # proxies commonly give up on a silent connection after 30 to 60 seconds
+LINGER_S: Final = 2.0  # what still comes of a body that was refused is read for so long, so that the answer is seen
 TOKENS_LOOK_S: Final = 1.0  # between two looks at the file with the tokens: so long may one that was taken away go on
 
 
@@ -88,7 +89,11 @@ class Node(Core):
         settings = self.settings
         if self._tokens.is_watched:
             self._in_background(self._watch_tokens())
-        runner = web_runner(self, self._tokens, self._new_id, ndjson=self.ndjson, guests=self.guests)
+        connections = Connections(settings)
+        self._in_background(connections.watch())
+        runner = web_runner(
+            self, self._tokens, self._new_id, connections=connections, ndjson=self.ndjson, guests=self.guests
+        )
         await self._undo_later(runner.setup, runner.cleanup)
         tls = _tls(settings)
         self.site: web.TCPSite = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
@@ -119,8 +124,18 @@ class Node(Core):
             self._tokens.refresh()
 
 
+class _NodeRunner(GuardedRunner, HttpRunner):
+    """Its connections are counted, and answered also when their senders half-close."""
+
+
 def web_runner(
-    core: Core, tokens: TokenSource, new_id: Callable[[], str], *, heartbeat_ms: int = HEARTBEAT_MS, **sockets: Any
+    core: Core,
+    tokens: TokenSource,
+    new_id: Callable[[], str],
+    *,
+    connections: Connections,
+    heartbeat_ms: int = HEARTBEAT_MS,
+    **sockets: Any,
 ) -> web.AppRunner:
     """WebSocket, HTTP, dashboard and pages of a node that has booted; who runs it says where it listens.
 
@@ -138,28 +153,34 @@ def web_runner(
         runtime=core.runtime,
         heartbeat=core.heartbeat,
         cluster=core.cluster,
+        durability=lambda: core.durability.found,
         draining=lambda: core.draining,
         lost_leases=lost_leases,
+        connections=connections,
         **sockets,
     )
     identify = TokenAuthenticator(tokens, core.clock, new_id).identify if tokens.book else claimed_agent
     add_routes(
         app,
-        Face(parts, identify, heartbeat_ms=heartbeat_ms),
+        Face(parts, identify, heartbeat_ms=heartbeat_ms, body_timeout_ms=settings.body_timeout_ms),
         allowed_origins=settings.allowed_origins,
         check_host=not tokens.book,
     )
     dashboard = Dashboard()
     dashboard.add_to(app)
     add_client_js(app)
-    add_websocket(app, core.bus, settings, identify, dashboard.page)
+    add_websocket(app, core.bus, settings, identify, dashboard.page, connections)
+    app.middlewares.insert(0, connections.middleware())
     for pages in core.app.folders if core.app else ():
         add_pages(app, pages.path, pages.folder, pages.policy)
-    return HttpRunner(
+    return _NodeRunner(
         app,
+        connections,
         access_log=None,
         handle_signals=False,
         shutdown_timeout=settings.drain_ms / 1000,
+        keepalive_timeout=connections.keep_alive_s,
+        lingering_time=LINGER_S,
         auto_decompress=False,  # a body is unpacked when somebody reads it, and not beyond its limit
     )
 

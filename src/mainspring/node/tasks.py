@@ -84,6 +84,10 @@ class LeasedTask:
         return bytes(self.envelope.payload)
 
     @property
+    def ended(self) -> int:
+        return self.position.ends.get(self.offset, (0, 0))[0]
+
+    @property
     def is_held(self) -> bool:
         return self.offset in self.lane.held.get(self.partition, {})
 
@@ -261,12 +265,10 @@ class NodePort:
             place = (task.topic, task.group, task.partition, task.offset)
             task.span = begin_delivery(tracing.recorder, task.envelope, *place, task.attempt)
 
-    def ends(self, event: LeasedTask) -> int:
-        return event.position.ends.get(event.offset, (0, 0))[0]
-
     def _store_attempt(self, task: LeasedTask) -> Awaitable[bool] | None:
-        """After an unclean end: a task that ends the process must be counted."""
-        if task.attempt == 1 and task.offset >= task.position.careful_until:
+        """After an unclean end, and when it comes again: a task that ends the process must be counted."""
+        may_end = task.attempt > 1 or task.offset < task.position.careful_until
+        if not may_end and not task.position.is_careful():
             return None
         return task.lane.settlement.store_attempt(task.position, task.offset)
 

@@ -131,7 +131,8 @@ class Perform:
         """
         options = {key: given.pop(key) for key in ATTEMPT_OPTIONS if key in given}
         attempts = attempts_of(**options, counts_deaths=True)
-        effect = step_of(function, args, given, given.pop("name", None), attempts)
+        bound = self._runtime.programs.bind_step(function)
+        effect = step_of(bound, args, given, given.pop("name", None), attempts)
         self._runtime.know_step(type(effect))
         return self(effect)
 

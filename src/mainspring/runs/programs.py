@@ -126,6 +126,7 @@ class Programs:
         self._names: dict[Program, str] = {program: name for name, program in BUILT_IN.items()}
         self._codes: dict[str, str] = {}
         self.on_new: list[Callable[[str], object]] = []
+        self.bind_step: Callable[[Program], Program] = lambda function: function  # gives a step its dependencies
 
     def register(self, program: Program, name: str | None = None) -> str:
         """Make a program known under `name` (module and qualified name unless given); gives the name."""

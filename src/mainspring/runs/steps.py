@@ -87,7 +87,7 @@ def step_of(
     while isinstance(inner, functools.partial):
         inner = inner.func
     name = name or str(getattr(inner, "__name__", type(inner).__name__))
-    key = (getattr(inner, "__code__", inner), name)
+    key = (getattr(inspect.unwrap(inner), "__code__", inner), name)
     found = _classes.get(key)
     if found is None:
         if name == "<lambda>":

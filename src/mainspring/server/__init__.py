@@ -1,6 +1,7 @@
 """The adapters of a node: WebSocket, HTTP and NDJSON. Bytes in, calls out; no rules of their own.
 
 - `websocket`: the bus over WebSocket. `ndjson`: the kernel's socket. `batch`: the same lines from standard input.
+- `connections`: how many connections the port has, and how long one may keep the node waiting.
 - `http/`: every HTTP operation, and the pages on the same port.
 - `health`: the parts of a node that can be observed; whether it lives and is ready. `metrics`: its numbers.
 """
@@ -13,6 +14,8 @@ from mainspring.lazy_imports import lazy_imports
 
 if TYPE_CHECKING:
     from mainspring.server.batch import run_batch as run_batch
+    from mainspring.server.connections import Connections as Connections
+    from mainspring.server.connections import GuardedRunner as GuardedRunner
     from mainspring.server.health import LostLeases as LostLeases
     from mainspring.server.health import NodeParts as NodeParts
     from mainspring.server.ndjson import NdjsonServer as NdjsonServer
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
 _HOMES: Final = {
     "mainspring.server.batch": "run_batch",
+    "mainspring.server.connections": "Connections GuardedRunner",
     "mainspring.server.health": "LostLeases NodeParts",
     "mainspring.server.ndjson": "NdjsonServer",
     "mainspring.server.websocket": "add_websocket",

@@ -201,6 +201,9 @@ def _events(stats: Stats, topics: Container[str]) -> Iterator[Metric]:
     yield _counter("redeliveries", "Deliveries that were not the first.", stats.redeliveries)
     yield _counter("dead_letters", "Events a group gave up on.", stats.dlq)
     yield _counter("expired_events", "Events that no consumer of a group got in time.", stats.expired)
+    refused = "Requests refused because a caller's quota was used up."
+    yield _counter("quota_refusals", refused, (stats.refused or {}).items(), "quota")
+    yield _counter("damaged_events", "Events that a group could not be given, because they are damaged.", stats.damaged)
     yield _gauge("inflight_events", "Events delivered and not yet acknowledged.", stats.inflight)
     yield _gauge("connections", "WebSocket connections open now.", stats.connections)
 
@@ -307,6 +310,12 @@ def _connections(node: NodeParts) -> Iterator[Metric]:
     ndjson, guests = node.ndjson, node.guests
     requests = [((method, route, str(status)), n) for (method, route, status), n in node.requests.items()]
     yield _counter("http_requests", "HTTP requests answered.", requests, "method", "route", "status")
+    if node.connections is not None:
+        closed = "Connections of the port that the node refused or ended: silent, crowded, full, address, unfinished."
+        unfinished = "Bytes of WebSocket frames that are not complete."
+        yield _gauge("port_connections", "Connections of the port, WebSockets too.", len(node.connections))
+        yield _counter("port_connections_ended", closed, node.connections.closed.items(), "reason")
+        yield _gauge("unfinished_frame_bytes", unfinished, node.connections.unfinished)
     if ndjson is not None:
         yield _gauge("ndjson_connections", "Clients of the kernel's socket.", ndjson.connections)
         yield _counter("ndjson_accepted", "Clients of the kernel's socket since the start.", ndjson.accepted)

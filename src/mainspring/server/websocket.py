@@ -22,7 +22,8 @@ from typing import Final
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from mainspring.backoff import Backoff
-from mainspring.bus import BadFrame, Bus, LimitReached, Session, Who
+from mainspring.bus import BadFrame, Bus, Caller, LimitReached, Session, Who
+from mainspring.server.connections import Connection, Connections
 from mainspring.server.http.access import Identify, chosen_protocol, while_valid
 from mainspring.server.http.problem import Handler, HttpProblem
 from mainspring.settings import Settings
@@ -37,7 +38,10 @@ HUNG_UP_S: Final = 0.2  # how often a connection with something unsent is asked 
 class WebSocketFace:
     """The handler of the route, and the connections it has open."""
 
-    def __init__(self, bus: Bus, settings: Settings, identify: Identify, otherwise: Handler) -> None:
+    def __init__(
+        self, bus: Bus, settings: Settings, identify: Identify, otherwise: Handler, connections: Connections
+    ) -> None:
+        self._connections = connections
         self._bus = bus
         self._settings = settings
         self._identify = identify
@@ -63,27 +67,32 @@ class WebSocketFace:
                 )
             return await self._otherwise(request)
         caller = await self._identify(request)
+        if not isinstance(caller, Caller):
+            caller = Caller(caller)
+        self._bus.quotas.assign(caller, request.remote or "")
         if len(self._open) >= self._settings.max_connections:
             raise LimitReached(
                 f"the node has {len(self._open)} connections, as many as it may",
                 remedy="try again later, or raise max_connections",
             )
-        self._open.add(socket)
-        try:
-            await socket.prepare(request)
-            if request.transport is not None:
-                await self._serve(socket, request.transport, caller)
-        finally:
-            self._open.discard(socket)
+        with caller.quota.holding("connections"):
+            self._open.add(socket)
+            try:
+                await socket.prepare(request)
+                if request.transport is not None:
+                    await self._serve(socket, request.transport, caller)
+            finally:
+                self._open.discard(socket)
         return socket
 
     async def _serve(self, socket: web.WebSocketResponse[bool], transport: asyncio.Transport, caller: Who) -> None:
         outlet = Outlet(transport, self._settings.send_buffer_bytes)
         session = self._bus.open_session(caller, outlet.send)
         outlet.session = session
+        connection = self._connections.upgraded(transport)
         try:
             async with while_valid(caller, self._bus.clock, lambda: _close_invalid(socket)):
-                await _read(socket, session, outlet)
+                await _read(socket, session, outlet, connection)
         finally:
             outlet.close()
             session.close()
@@ -105,10 +114,16 @@ async def ask_to_upgrade(_: web.Request) -> web.StreamResponse:
 
 
 def add_websocket(
-    app: web.Application, bus: Bus, settings: Settings, identify: Identify, otherwise: Handler = ask_to_upgrade
+    app: web.Application,
+    bus: Bus,
+    settings: Settings,
+    identify: Identify,
+    otherwise: Handler = ask_to_upgrade,
+    connections: Connections | None = None,
 ) -> WebSocketFace:
     """Serve the protocol at `/` of this application; `otherwise` answers those who ask for no WebSocket."""
-    face = WebSocketFace(bus, settings, identify, otherwise)
+    counted = Connections(settings) if connections is None else connections
+    face = WebSocketFace(bus, settings, identify, otherwise, counted)
     app.router.add_get("/", face.handle)
 
     async def close_all(_: web.Application) -> None:
@@ -122,11 +137,12 @@ async def _close_invalid(socket: web.WebSocketResponse[bool]) -> None:
     await socket.close(code=WSCloseCode.POLICY_VIOLATION, message=b"the token is no longer valid")
 
 
-async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: Outlet) -> None:
+async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: Outlet, connection: Connection) -> None:
     """Frames into the session until the connection ends."""
     taken = 0
     while True:
         message = await socket.receive()
+        connection.took_frame()
         kind = message.type
         if kind is WSMsgType.TEXT:
             session.receive(message.data)
@@ -135,10 +151,12 @@ async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: O
         else:
             return
         taken += 1
-        if session.congested:
+        if session.congested or outlet.overloaded:
+            connection.is_held = True
             await session.relieved()
-        if outlet.overloaded:
-            await outlet.drained()
+            if outlet.overloaded:
+                await outlet.drained()
+            connection.is_held = False
         if taken % READS_PER_TURN == 0:  # what aiohttp has buffered is read without a pause otherwise
             await asyncio.sleep(0)
 

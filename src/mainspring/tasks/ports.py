@@ -56,6 +56,12 @@ class Delivery(Protocol):
     def offset(self) -> int: ...
     @property
     def attempt(self) -> int: ...
+
+    @property
+    def ended(self) -> int:
+        """How often a process ended that had begun with it."""
+        ...
+
     @property
     def ts(self) -> int: ...
     @property
@@ -103,12 +109,9 @@ class TaskPort(Protocol):
     def wall_ms(self) -> int: ...
 
     store_attempt: Callable[[Any], Awaitable[bool] | None] | None
-    """Called before a task begins, where the process that may end is the node itself.
+    """Called before a task begins, so that it counts if it ends the process.
 
     Gives what to wait for (False: its lease was lost), or None when nothing is to be stored."""
-
-    def ends(self, event: Any) -> int:
-        """How often the node's own process ended while it did this task."""
 
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
         """Carry out a verb for whoever asks: gives something to await, or, for a blocking client, the result."""
@@ -170,13 +173,10 @@ class ClientPort:
         self.client = client
         self.new_id: Callable[[], str] = client.new_id
         self.random: Callable[[], float] = client.random
-        self.store_attempt: Callable[[Any], Awaitable[bool] | None] | None = None  # the node counts it when we are gone
+        self.store_attempt: Callable[[Any], Awaitable[bool] | None] | None = self._begin
 
     def wall_ms(self) -> int:
         return self.client.wall_ms()
-
-    def ends(self, event: Any) -> int:
-        return 0
 
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
         return work
@@ -225,7 +225,16 @@ class ClientPort:
         )
 
     def subscribe(self, topic: str, group: str, window: int, *, sticky: bool) -> TaskLane:
-        return self.client.subscribe(topic, group=group, from_="beginning", max_inflight=window, sticky=sticky)
+        return self.client.subscribe(
+            topic, group=group, from_="beginning", max_inflight=window, sticky=sticky, count_ends=True
+        )
+
+    def _begin(self, event: Any) -> Awaitable[bool] | None:
+        """Of a task with which a process ended, the node is told that this one begins with it."""
+        if not event.ended:
+            return None
+        event.begin()
+        return asyncio.sleep(0, True)  # then it is sent, also if the task ends the process at once
 
     def accept(self, event: Any) -> None:
         event.accept()

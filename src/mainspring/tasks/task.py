@@ -7,7 +7,7 @@ what the task knows about itself. A plain function runs in a thread, an `async d
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
@@ -115,9 +115,13 @@ running_task: ContextVar[TaskContext] = ContextVar("mainspring task that runs no
 class TaskParameters:
     """The parameters of a function, and how stored arguments become theirs."""
 
-    def __init__(self, function: Callable[..., Any], name: str, hints: Mapping[str, Any]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], name: str, hints: Mapping[str, Any], others: Collection[str] = ()
+    ) -> None:
+        """`others` are parameters that are no arguments, because somebody else gives them."""
         self._name = name
-        signature = inspect.signature(function)
+        whole = inspect.signature(function)
+        signature = whole.replace(parameters=[each for each in whole.parameters.values() if each.name not in others])
         own = [each for each in signature.parameters.values() if hints.get(each.name) is TaskContext]
         if len(own) > 1 or any(each.kind is each.POSITIONAL_ONLY for each in own):
             raise BadTask(f"task {name!r} takes its TaskContext once, and not positional-only")
@@ -220,6 +224,7 @@ class Task(Generic[P, R]):
         name: str,
         *,
         hints: Mapping[str, Any],
+        others: Collection[str],
         topic: str | None,
         group: str | None,
         retries: Retries,
@@ -239,9 +244,11 @@ class Task(Generic[P, R]):
         self.keep_result = keep_result
         self.concurrency = concurrency
         self.rate = rate
+        self.hints: Mapping[str, Any] = hints
         self.in_thread: bool = runs_in_thread(function)
+        self.called: Callable[..., Any] = function  # with its dependencies, once a worker has begun
         self.decode_result: Callable[[Any], Any] = _result_decoder(hints.get("return", Any))
-        self.parameters: TaskParameters = TaskParameters(function, name, hints)
+        self.parameters: TaskParameters = TaskParameters(function, name, hints, others)
         self._without_options: EnqueueOptions[P] = EnqueueOptions(self, {})
         self.__doc__ = function.__doc__
         self.__name__ = name
@@ -288,6 +295,16 @@ class Task(Generic[P, R]):
 
         return start(self, perform, self.parameters.encode(args, kwargs))
 
+    def leave_out(self, others: Collection[str]) -> None:
+        """These parameters are no arguments: somebody provides them."""
+        self.parameters = TaskParameters(self.function, self.name, self.hints, others)
+
+    def begin(self) -> None:
+        """Before it is called here. Raises when one of its dependencies is provided by nobody."""
+        if self.registry.bind is not None:
+            self.called = self.registry.bind(self)
+            self.in_thread = runs_in_thread(self.called)
+
     @property
     def own_headers(self) -> dict[str, str] | None:
         """The headers of a call without options: its name, where other tasks have the same topic."""
@@ -296,7 +313,7 @@ class Task(Generic[P, R]):
     def call(self, raw: bytes, context: TaskContext, threads: HandlerThreads) -> Awaitable[Any]:
         """Begin to call the function with stored arguments. Raises BadArguments when their types do not fit."""
         args, kwargs = self.parameters.decode(raw, context)
-        function: Callable[..., Any] = self.function
+        function = self.called
         around = self.registry.around
         if around is None and not self.in_thread:
             begun: Awaitable[Any] = function(*args, **kwargs)
@@ -420,6 +437,7 @@ class TaskRegistry:
     def __init__(self, app: str) -> None:
         self.app = app
         self.around: Callable[..., Awaitable[Any]] | None = None  # the app's middleware
+        self.bind: Callable[[Task[..., Any]], Callable[..., Any]] | None = None  # gives a function its dependencies
         self._tasks: dict[str, Task[..., Any]] = {}
         self._topics: dict[str, int] = {}  # how many tasks have this topic
         self._port: TaskPort | None = None

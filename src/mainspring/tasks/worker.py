@@ -25,7 +25,6 @@ import msgspec
 
 from mainspring.backoff import Backoff
 from mainspring.client import BadPayload, ClientError, Closed, describe
-from mainspring.cluster import MOST_ENDS
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, time_limit, wake
 from mainspring.retries import Reject, Retries
@@ -112,7 +111,8 @@ class KeyOrder(Generic[E]):
 logger: logging.Logger = logging.getLogger("mainspring.tasks")
 
 REDRIVEN: Final = "x-redriven"  # of a task that was sent again: where its letter was
-UNANSWERED: Final = 10  # deliveries beyond max_attempts that ended without an answer, before a task counts as deadly
+UNANSWERED: Final = 10  # deliveries beyond max_attempts whose lease ended without an answer
+LEAST_ENDS: Final = 2  # a process may hold tasks that it has not begun: with one end, nothing is known
 
 
 UNKNOWN: Final = Retries(Backoff(1_000, 300_000), 5)  # of a task that is not declared here
@@ -330,6 +330,8 @@ class Worker:
         port: TaskPort | None = None,
     ) -> None:
         self.tasks: list[Task[..., Any]] = [task for task in tasks if not only or task.name in set(only)]
+        for task in self.tasks:
+            task.begin()
         self.done: int = 0
         self._port = port or tasks.port
         self._store_attempt = self._port.store_attempt
@@ -346,6 +348,8 @@ class Worker:
         self._held: dict[Delivery, None] = {}
         self._running: dict[str, _Taken] = {}  # by id
         self._idle: deque[asyncio.Future[None]] = deque()
+        self._suspects: deque[tuple[_Lane, Delivery]] = deque()  # several processes ended with them: each runs alone
+        self._alone = False  # whether one of them runs
         self._loops: list[asyncio.Task[None]] = []
         self._others: list[asyncio.Task[None]] = []
         self._keeping: asyncio.TimerHandle | None = None
@@ -437,7 +441,8 @@ class Worker:
         """
         if lane.started:
             await lane.source.resize(1)
-            for event in [*lane.waiting, *(() if lane.order is None else lane.order.drain())]:
+            suspects = self._take_suspects(lane)
+            for event in [*lane.waiting, *suspects, *(() if lane.order is None else lane.order.drain())]:
                 event.refuse(0.0, "the worker stopped")
                 self._held.pop(event, None)
             lane.waiting.clear()
@@ -483,8 +488,12 @@ class Worker:
             self._held[event] = None
             if order is not None:
                 order.arrived(event)
+            elif event.ended >= LEAST_ENDS:
+                self._suspects.append((lane, event))
             else:
                 lane.waiting.append(event)
+        if self._suspects and self._idle:
+            wake(self._idle.popleft())
         if self._keeping is None and self._held:
             self._keeping = asyncio.get_running_loop().call_later(self._lease / 3, self._keep_leases)
         if order is not None:
@@ -497,6 +506,7 @@ class Worker:
         for event in [each for each in self._held if each.topic == source.topic]:
             del self._held[event]
         lane.waiting.clear()
+        self._take_suspects(lane)
         if lane.order is not None:
             lane.order.lost({taken.event.key for taken in self._running.values() if taken.event.key})
 
@@ -510,7 +520,9 @@ class Worker:
             ready -= 1
 
     def _next(self) -> tuple[_Lane, Delivery] | None:
-        """The most urgent task that may start now; lanes that are as urgent take turns."""
+        """The most urgent task that may start now; lanes that are as urgent take turns. Suspects come last."""
+        if self._alone:
+            return None
         for level in self._levels:
             while level:
                 lane = level.popleft()
@@ -521,7 +533,22 @@ class Worker:
                         lane.listed = True
                         level.append(lane)
                     return lane, event
+        if self._suspects and not self._running:
+            self._alone = True
+            return self._suspects.popleft()
         return None
+
+    def _take_suspects(self, lane: _Lane) -> list[Delivery]:
+        """Those of this lane, which are not to be started any more."""
+        taken = [event for of, event in self._suspects if of is lane]
+        self._suspects = deque(each for each in self._suspects if each[0] is not lane)
+        return taken
+
+    def _end_alone(self) -> None:
+        """A suspect is done: the others may start again."""
+        self._alone = False
+        for lane in self._lanes.values():
+            self._wake_loops(lane)
 
     def _take_limited(self, lane: _Lane) -> Delivery | None:
         """The first whose task may start now. When it is only a matter of time, the lane comes again by itself."""
@@ -550,6 +577,8 @@ class Worker:
                 continue
             taken = self._begin(*found, myself)
             if taken is None:
+                if self._alone:
+                    self._end_alone()
                 continue
             try:
                 await (self._run_limited(taken) if taken.lane.limited else self._run_task(taken))
@@ -557,6 +586,8 @@ class Worker:
                 if not taken.interrupted:
                     raise
                 myself.uncancel()
+            if self._alone:
+                self._end_alone()
 
     # -- one task
 
@@ -576,15 +607,12 @@ class Worker:
             self._outcomes.ended(taken, "cancelled")
         elif EXPIRES in headers and event.attempt == 1 and self._port.wall_ms() >= _number(headers[EXPIRES], 0):
             self._outcomes.ended(taken, "expired")
-        elif event.attempt > (policy.max_attempts or 1) + UNANSWERED:
-            reason = f"delivered {event.attempt} times without an answer: its workers died"
-            self._outcomes.give_up(taken, reason)
-        elif event.attempt >= MOST_ENDS and (ended := self._port.ends(event)) >= max(
-            policy.max_attempts or 1, MOST_ENDS
-        ):
-            self._outcomes.give_up(taken, f"the process ended {ended} times while this task ran")
         elif id in self._running:  # an older copy whose lease was lost still runs here
             self._outcomes.refuse(taken, self._lease / 3, "still running")
+        elif event.ended >= max(LEAST_ENDS, policy.max_attempts or 1):
+            self._outcomes.give_up(taken, f"the process ended {event.ended} times while this task ran")
+        elif event.attempt > (policy.max_attempts or 1) + UNANSWERED:
+            self._outcomes.give_up(taken, f"delivered {event.attempt} times without an answer")
         else:
             return taken
         return None

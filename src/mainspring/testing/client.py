@@ -98,8 +98,8 @@ class SimulatedSubscription(Subscription[Any]):
     def nack(self, event: Delivery[Any], delay_ms: int | None, reason: str) -> bool:
         return self.process.at_once(lambda: super(SimulatedSubscription, self).nack(event, delay_ms, reason))
 
-    def extend(self, event: Delivery[Any], ms: int) -> bool:
-        return self.process.at_once(lambda: super(SimulatedSubscription, self).extend(event, ms))
+    def extend(self, event: Delivery[Any], ms: int, *, begun: bool = False) -> bool:
+        return self.process.at_once(lambda: super(SimulatedSubscription, self).extend(event, ms, begun=begun))
 
 
 @verbs_from(Consumer, for_ever=("wait",))

@@ -13,6 +13,7 @@ same test does the same every time, byte by byte.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 import tempfile
 from collections.abc import Callable, Sequence
@@ -72,9 +73,12 @@ class SimulatedNode(Core):
 
         from mainspring.bus.access import TokenSource
         from mainspring.node import web_runner
+        from mainspring.server import Connections
 
         tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
-        runner = web_runner(self, tokens, self._new_id, heartbeat_ms=_DAY_MS)
+        patient = dataclasses.replace(self.settings, header_timeout_ms=_DAY_MS, keep_alive_ms=_DAY_MS)
+        connections = Connections(patient)  # virtual time passes while nobody has anything to say
+        runner = web_runner(self, tokens, self._new_id, connections=connections, heartbeat_ms=_DAY_MS)
         await self._undo_later(runner.setup, runner.cleanup)
         self._site = web.UnixSite(runner, path)
         await self._site.start()

@@ -207,18 +207,18 @@ async def test_a_full_disk_is_503_and_what_was_stored_stays_readable() -> None:
 
 async def test_an_answer_that_cannot_be_completed_does_not_look_complete(site: Site) -> None:
     await site.publish("t", *range(600))
-    read = site.bus.read
+    read = site.bus.entries
 
     async def failing(topic: str, partition: int, offset: int, *rest: Any, **options: Any) -> Any:
         if offset > 300:
             raise LogUnavailable("the disk is gone")
         return await read(topic, partition, offset, *rest, **options)
 
-    site.bus.read = failing  # type: ignore[method-assign]
+    site.bus.entries = failing  # type: ignore[method-assign]
     for accept in ("application/json", "application/x-ndjson", "application/cloudevents-batch+json"):
         with pytest.raises(aiohttp.ClientError):
             await site.get("/topics/t/events?limit=600", headers={"Accept": accept})
-    site.bus.read = read  # type: ignore[method-assign]
+    site.bus.entries = read  # type: ignore[method-assign]
     assert len(await site.events("t")) == 600
 
 

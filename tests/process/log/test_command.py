@@ -122,7 +122,7 @@ def test_damage_stops_an_export_unless_it_may_be_left_out(data: Path, tmp_path: 
     damage(data)
     result = run("export", tmp_path / "a", "--data", data)
     assert isinstance(result.exception, MainspringError)
-    assert result.exception.code == "damaged"
+    assert result.exception.code == "damaged_event"
     result = run("export", tmp_path / "b", "--data", data, "--skip-damaged")
     assert result.exit_code == FOUND_DAMAGE
     assert "left out" in result.stderr

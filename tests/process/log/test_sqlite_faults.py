@@ -233,6 +233,7 @@ class TestFailingDisk:
         engine = log.engine
         assert isinstance(engine, SqliteEngine)
         await log.commit(Batch([Append("t", 0, "a", 1, b"1"), Put("s", "k", b"1")]))
+        await log.commit(Batch())  # what the writer does of its own accord after its first commit is done
         writer = engine._writer
         assert writer is not None
         writer._connection = FailingConnection(writer._connection, word)  # type: ignore[assignment]

@@ -33,7 +33,6 @@ from mainspring.log import (
 from mainspring.log.engines.sqlite import plan, reader, schema
 from mainspring.log.engines.sqlite import writer as sql
 from mainspring.log.engines.sqlite.check import check
-from mainspring.log.engines.sqlite.schema import connect_writer
 
 
 def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
@@ -145,6 +144,25 @@ class TestFormat:
         assert len(await log.read("t", 0, 1, 10)) == 3
         await log.close()
 
+    async def test_a_file_of_format_1_is_brought_up_to_date_with_its_marks(self, tmp_path: Path) -> None:
+        path = tmp_path / "log"
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            schema.migrate(connection, 1)
+            crc = schema.event_checksum(schema.MAX_OFFSET + 2, 5, "a", None, None, b"1")
+            connection.execute("INSERT INTO partitions VALUES (1, 't', 0, 0, 0, NULL, 0, 0)")
+            connection.execute(
+                "INSERT INTO events VALUES (?, 5, NULL, 2, ?, 'a', NULL, NULL, x'31')", (1 << 43 | 1, crc)
+            )
+            connection.execute("INSERT INTO marks VALUES ('t', 'a', ?, 1000)", (1 << 43 | 1,))
+        log = Log(SqliteEngine(path))
+        await log.open()
+        again = Append("t", 0, "a", 6, b"1", dedupe="a", dedupe_until=2000)
+        assert (await log.commit(Batch([again]))).offsets == ((0, 1, True),)
+        assert [event.id for event in await log.read("t", 0, 1, 10)] == ["a"]
+        assert [mark.dedupe async for mark in log.marks()] == ["a"]
+        await log.close()
+        assert check(path).problems == []
+
 
 class TestReadable:
     async def test_the_views_show_events_and_records_as_text(self, tmp_path: Path) -> None:
@@ -168,9 +186,20 @@ class TestReadable:
 
 class TestDurability:
     async def test_a_commit_is_written_through_to_the_disk(self, tmp_path: Path) -> None:
-        with closing(connect_writer(tmp_path / "log")) as connection:
+        """Asked of the connection that the engine writes with, also after it had to be opened again."""
+        log = Log(SqliteEngine(tmp_path / "log"))
+        await log.open()
+        assert isinstance(log.engine, SqliteEngine)
+        writer = log.engine._writer
+        assert writer is not None
+        for reopened in (False, True):
+            writer._suspect = reopened
+            await log.commit(Batch([Append("t", 0, "a", 1, b"1")]))
+            connection = writer._connection
             assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
             assert connection.execute("PRAGMA synchronous").fetchone() == (2,)  # FULL
+            assert connection.execute("PRAGMA fullfsync").fetchone() == (1,)
+        await log.close()
 
 
 class TestReopening:
@@ -224,8 +253,8 @@ class TestStatements:
 
     ROWS: ClassVar = [
         (sql.WRITE_RECORDS, 5),
-        (sql.ADD_MARKS, 4),
-        (sql.WRITE_MARKS, 4),
+        (sql.ADD_MARKS, 5),
+        (sql.WRITE_MARKS, 5),
         (sql.FIND_VERSIONS, 3),
         (sql.FIND_MARKS, 3),
         (sql.MEASURE_OFFSETS, 1),

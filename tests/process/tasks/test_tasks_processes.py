@@ -32,13 +32,13 @@ class Workers:
         self._folder = folder
         self.started: list[subprocess.Popen[bytes]] = []
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str, program: str = "tests.support.task_app:app") -> subprocess.Popen[bytes]:
         command = [
             sys.executable,
             "-m",
             "mainspring",
             "worker",
-            "tests.support.task_app:app",
+            program,
             "--url",
             self._url,
             *arguments,
@@ -104,6 +104,67 @@ async def test_a_worker_killed_at_work_leaves_its_tasks_to_others(bus: Client, w
     first.kill()
     workers.start("--concurrency", "2")
     assert [await handle.result(30) for handle in handles] == [f"n{n}" for n in range(6)]
+
+
+SURROUNDED = """
+from collections.abc import Iterator
+from contextvars import ContextVar
+from typing import Annotated, Any
+
+from mainspring import App, Depends
+from mainspring.app import HandlerCall, Next
+
+app = App("mails")
+tenant: ContextVar[str] = ContextVar("tenant")
+closed = []
+
+@app.middleware
+async def watch(call: HandlerCall, next: Next) -> Any:
+    tenant.set(f"{call.kind} {call.name} {call.value[0]}")
+    return f"<{await next(call)}>"
+
+def get_session() -> Iterator[str]:
+    yield f"session of {tenant.get()}"
+    closed.append(1)
+
+@app.task
+def send(to: str, session: Annotated[str, Depends(get_session)]) -> str:
+    return f"{to} {session} {len(closed)}"
+"""
+
+
+async def test_middleware_and_dependencies_are_there_in_a_worker(own_node: Node, bus: Client, tmp_path: Path) -> None:
+    (tmp_path / "mails.py").write_text(SURROUNDED)
+    workers = Workers(own_node.url, tmp_path)
+    app = App("mails")
+
+    @app.task
+    def send(to: str) -> str:
+        return to
+
+    app.use(bus)
+    try:
+        workers.start("--processes", "2", "--concurrency", "1", program="mails:app")
+        done = [await (await send.enqueue("ada")).result(30) for _ in range(2)]
+        assert {each.rpartition(" ")[0] for each in done} == {"<ada session of task send ['ada']"}
+    finally:
+        workers.end()
+
+
+async def test_a_task_that_ends_its_process_every_time_fails_and_the_others_are_done(
+    bus: Client, workers: Workers, paper: Path
+) -> None:
+    workers.start("--processes", "2", "--concurrency", "4")
+    handles = await task_app.where.enqueue_many([(str(paper), 0.01) for _ in range(20)])
+    deadly = await task_app.killer.enqueue(told(paper))
+    handles += await task_app.where.enqueue_many([(str(paper), 0.01) for _ in range(20)])
+    with pytest.raises(TaskFailed, match="the process ended 3 times while this task ran"):
+        await deadly.result(60)
+    for handle in handles:
+        await handle.result(60)
+    assert task_app.lines(paper).count("deadly") == 3
+    (letter,) = [each async for each in bus.dead_letters(task_app.killer.topic)]
+    assert letter.original_id == deadly.id
 
 
 async def test_a_task_that_kills_its_worker_is_tried_again_elsewhere(

@@ -475,6 +475,7 @@ async def test_b30_the_numbers_are_wired_and_inflight_is_a_gauge(world: World) -
         "redeliveries": 1,
         "dlq": 1,
         "expired": 0,
+        "damaged": 0,
         "inflight": 0,
         "connections": 1,
     }

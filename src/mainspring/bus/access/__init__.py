@@ -12,6 +12,7 @@ from mainspring.bus.access.access import Checker as Checker
 from mainspring.bus.access.access import Who as Who
 from mainspring.bus.access.access import origin_of as origin_of
 from mainspring.bus.access.patterns import Pattern as Pattern
+from mainspring.bus.access.patterns import is_pattern as is_pattern
 from mainspring.bus.access.tokens import SECRET_BYTES as SECRET_BYTES
 from mainspring.bus.access.tokens import Token as Token
 from mainspring.bus.access.tokens import TokenBook as TokenBook

@@ -35,6 +35,7 @@ from mainspring.bus.access.patterns import NameSet, Pattern
 from mainspring.bus.access.tokens import Scopes
 from mainspring.bus.errors import Forbidden, Unavailable
 from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.loop import Clock
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Caller:
     scopes: Scopes | None = None
     expires_ms: int = 0
     revoked: asyncio.Event | None = None  # set when the token is no longer valid
+    quota: Quota = UNLIMITED
     verified: bytes = field(default=b"", init=False)  # the headers of this caller's events, as text of JSON members
 
     def __post_init__(self) -> None:

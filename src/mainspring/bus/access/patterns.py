@@ -21,6 +21,11 @@ ONE: Final = "*"
 ANY: Final = "**"
 
 
+def is_pattern(text: str) -> bool:
+    """Whether this is meant for several names; `Pattern` says whether it can be one."""
+    return ONE in text
+
+
 class Pattern:
     """A checked pattern. `text` is what was given."""
 

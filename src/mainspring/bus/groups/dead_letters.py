@@ -14,6 +14,7 @@ The reasons are in docs/decisions/dead-letters.md.
 
 from __future__ import annotations
 
+import base64
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from functools import partial
@@ -34,7 +35,7 @@ from mainspring.bus.protocol import EXPIRES, MAX_ID
 from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Placed, Publisher, refusal
 from mainspring.bus.results import DeadLetter, DeadLetterFilter, Published
-from mainspring.bus.topics.follow import read_on
+from mainspring.bus.topics.follow import read_on, sound
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
@@ -54,6 +55,7 @@ ADDED: Final = (
     "x-attempts",
     "x-reason",
 )
+DAMAGED_HEADER: Final = "x-damaged"  # of what is left of a damaged event
 REDRIVEN: Final = "x-redriven"  # of an event that was a dead letter: where that was
 TIMED_OUT: Final = "not acknowledged in time"
 MAX_PAGE: Final = 10_000
@@ -118,8 +120,7 @@ class DeadLetterWriter:
         try:
             events = await self._log.read(position.group.topic.name, position.partition, offset, 1)
         except DamagedEvent as error:
-            logger.error("%s", error)
-            return None
+            return _remains(error)
         return events[0] if events and events[0].offset == offset else None
 
     def _submit(
@@ -216,8 +217,8 @@ class DeadLetterQueue:
     async def page(self, topic: str, *, offset: int = 0, limit: int = 100) -> list[DeadLetter]:
         """Of the original topic `topic`, from `offset` of its `.DLQ` topic on. Raises UnknownTopic."""
         self._topics.get(topic)
-        events = await read_on(self._log, topic + DEAD_LETTERS, 0, max(1, offset), min(limit, MAX_PAGE))
-        return [read_letter(event) for event in events]
+        entries = await read_on(self._log, topic + DEAD_LETTERS, 0, max(1, offset), min(limit, MAX_PAGE))
+        return [read_letter(event) for event in sound(entries)]
 
     async def get(self, topic: str, offset: int) -> DeadLetter:
         """One; raises UnknownEvent."""
@@ -268,8 +269,15 @@ class DeadLetterQueue:
 
         With `to_all` each is published to its topic anew, and every group of the topic gets it. Each moves in one
         step: it is never lost and never in both places. Raises Conflict and UnknownGroup before anything has moved.
+        What is left of damaged events cannot be sent, and stays.
         """
         letters = [letter async for letter in self.matching(topic, wanted)]
+        if wanted.offsets is not None and (damaged := next((each for each in letters if is_damaged(each)), None)):
+            raise Conflict(
+                f"dead letter {damaged.offset} of {topic!r} is what is left of a damaged event",
+                remedy="publish the event again from where you have it, then drop the letter",
+            )
+        letters = [letter for letter in letters if not is_damaged(letter)]
         if to_all:
             again = [await self._publish_again(topic, letter) for letter in letters]
             return [each for each in again if each is not None]
@@ -444,6 +452,23 @@ def read_letter(event: StoredEvent) -> DeadLetter:
         attempts=_number(story["x-attempts"]),
         reason=story["x-reason"],
     )
+
+
+def is_damaged(letter: DeadLetter) -> bool:
+    """Whether the letter is what is left of an event that the log could not read any more."""
+    return DAMAGED_HEADER in letter.headers
+
+
+def _remains(error: DamagedEvent) -> StoredEvent:
+    """What a dead letter says of a damaged event: its payload in base64, because it may be no JSON any more."""
+    left = error.remains or StoredEvent(error.topic, error.partition, error.offset, "", 0, b"")
+    try:
+        headers = {} if left.headers is None else _decode_headers(left.headers)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        headers = {}
+    payload = {"damaged": True, "payload_base64": base64.b64encode(left.payload).decode()}
+    headers[DAMAGED_HEADER] = "true"
+    return msgspec.structs.replace(left, payload=_encode(payload), headers=_encode(headers))
 
 
 def _number(text: str) -> int:

@@ -21,11 +21,11 @@ from mainspring.bus.counters import BusCounters
 from mainspring.bus.groups.group import PAGE, Group
 from mainspring.bus.groups.position import COPIES, Position, PositionWrite, decode_copy
 from mainspring.bus.groups.supply import Supply
-from mainspring.bus.topics.follow import read_on
+from mainspring.bus.topics.follow import read_on, sound
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.log import Batch, DamagedEvent, Log, StoredEvent
+from mainspring.log import Batch, Log, StoredEvent
 from mainspring.loop import BackgroundTasks, Clock, Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
@@ -125,15 +125,19 @@ class Delivery:
     async def _fetch(self, position: Position, start: int) -> None:
         group, resets, tail = position.group, position.resets, position.tail.offset
         try:
-            stored = await read_on(self._log, group.topic.name, position.partition, start, PAGE, _report)
+            entries = await read_on(self._log, group.topic.name, position.partition, start, PAGE)
         except MainspringError as error:
             logger.error("cannot read %r partition %d: %s", group.topic.name, position.partition, error)
             group.not_fetched(position, resets, self._clock.now_ms())
             return
-        end = stored[-1].offset if stored else tail
+        end = entries[-1].offset if entries else tail
+        stored = sound(entries)
+        damaged = [entry.offset for entry in entries[: len(entries) - len(stored)]]
         if position.copies:
             stored = await self._with_copies(position, stored, start, end)
-        group.fetched(position, resets, start, [position.tail.ready(event) for event in stored], end)
+            damaged = [offset for offset in damaged if offset not in position.copies]
+        self._counters.damaged += len(damaged)
+        group.fetched(position, resets, start, [position.tail.ready(event) for event in stored], end, damaged)
         self.wake(group)
 
     async def _with_copies(
@@ -263,7 +267,3 @@ class Delivery:
             self._loop.cancel(timer)
         self._timers.clear()
         await self._tasks.cancel()
-
-
-def _report(error: DamagedEvent) -> None:
-    logger.error("%s", error)

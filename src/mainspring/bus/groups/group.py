@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -44,6 +44,7 @@ MAX_OPEN: Final = 20_000  # unsettled events of one partition; a client that del
 PAGE: Final = 512  # events read at once
 RETRY_MS: Final = 1_000  # when the log could not be read or written
 COARSEST_CHECK_MS: Final = 1_000
+DAMAGED: Final = "the stored event is damaged"
 
 
 class LeaseView(msgspec.Struct, frozen=True, gc=False):
@@ -428,11 +429,21 @@ class Group:
             position.fetching = True
             self._delivery.fetch(position, start)
 
-    def fetched(self, position: Position, resets: int, start: int, events: list[ReadyEvent], end: int) -> None:
-        """The log's answer: every event from `start` to `end` that still exists."""
+    def fetched(
+        self,
+        position: Position,
+        resets: int,
+        start: int,
+        events: list[ReadyEvent],
+        end: int,
+        damaged: Sequence[int] = (),
+    ) -> None:
+        """The log's answer: every event from `start` to `end` that still exists, and which of them are `damaged`."""
         if position.resets != resets:
             return
         position.fetching = False
+        if damaged:
+            self._pass_damaged(position, damaged)
         present = {event.offset: event for event in events}
         gone = [e for e in position.open.values() if start <= e.offset <= end and e.offset not in present]
         for event in gone:
@@ -451,6 +462,18 @@ class Group:
         if gone or not position.ahead:
             self._delivery.changed(position)
         self._supply.on_fetched(position, present, start, end)
+
+    def _pass_damaged(self, position: Position, offsets: Sequence[int]) -> None:
+        """No member can be given these: what is left of them becomes dead letters. They come before other events."""
+        for offset in offsets:
+            event = position.open.get(offset)
+            if event is None and offset >= position.cursor and self._supply.takes_unclaimed:
+                event = position.open[offset] = OpenEvent(offset)
+                position.cursor = offset + 1
+            if event is not None and event.member is None and not event.dying and self.topic.has_dead_letters:
+                event.reason = DAMAGED
+                self._write_dead_letter(position, event)
+        self._delivery.changed(position)
 
     def _read_keys(self, position: Position, present: dict[int, ReadyEvent], start: int, end: int) -> None:
         """Of events that were restored with a delay: later ones of their keys wait for them, as before."""

@@ -44,6 +44,8 @@ logger: logging.Logger = logging.getLogger("mainspring.bus")
 class LocalSupply:
     """The only node on its log."""
 
+    takes_unclaimed = True
+
     def __init__(self, log: Log, clock: Clock, loop: Loop, suspects: Suspects) -> None:
         self._log = log
         self._clock = clock

@@ -7,7 +7,7 @@ paused; that is not the client's choice but the node's protection. There is room
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from mainspring.bus.groups.position import OpenEvent, Position
 from mainspring.bus.protocol import Filter, json_text
@@ -46,7 +46,8 @@ class Member:
         "window",
     )
 
-    def __init__(self, topic: str, group: str, gate: Gate, send: Callable[[bytes], None]) -> None:
+    def __init__(self, topic: str, group: str, gate: Gate, send: Callable[[bytes], None], *, pattern: str = "") -> None:
+        """`pattern` is what was subscribed to, where that is not the topic; only MESSAGES frames say so."""
         self.gate: Gate = gate
         self.send: Callable[[bytes], None] = send
         self.window: int = 1
@@ -62,9 +63,10 @@ class Member:
         self.gone: bool = False
         self.keys: int = 0  # keys that stick to this member
         self.unsent: list[bytes] = []  # of a MESSAGES frame
-        self.group_head: bytes = b'{"type":"MESSAGES","topic":%b,"group":%b,"messages":[' % (
+        self.group_head: bytes = b'{"type":"MESSAGES","topic":%b,"group":%b,%b"messages":[' % (
             json_text(topic),
             json_text(group),
+            b'"pattern":%b,' % json_text(pattern) if pattern else b"",
         )
 
     def has_room(self) -> bool:
@@ -108,6 +110,37 @@ class Member:
         if self.unsent:
             self.send(b"%b%b]}" % (self.group_head, b",".join(self.unsent)))
             self.unsent.clear()
+
+
+class CountingMember(Member):
+    """One that is told how often a process ended that had begun with an event."""
+
+    __slots__ = ()
+
+    def deliver(self, position: Position, event: ReadyEvent, attempt: int) -> None:
+        ended, _ = position.ends.get(event.offset, (0, 0))
+        if not ended:
+            super().deliver(position, event, attempt)
+            return
+        place = (position.partition, event.offset, attempt, ended)
+        body = b'{"attempts":%d,%b' % (attempt - 1, event.envelope[1:])
+        self.unsent.append(b'{"partition":%d,"offset":%d,"attempt":%d,"ended":%d,"envelope":%b}' % (*place, body))
+        if len(self.unsent) >= self.batch:
+            self.flush()
+
+    def lost(self, positions: Mapping[int, Position]) -> None:
+        """Its connection is gone, and nobody knows what became of what it held."""
+        for partition, held in self.held.items():
+            for event in held.values():
+                positions[partition].note_lost(event)
+
+    def said(self, position: Position, offset: int, *, begun: bool) -> None:
+        """It has begun with an event, or refuses it: then its process has not ended with it."""
+        event = self.held.get(position.partition, {}).get(offset)
+        if event is not None:
+            event.begun = begun
+            if not begun:
+                position.ends.pop(offset, None)
 
 
 def accepts(wanted: Filter | None, event: ReadyEvent) -> bool:

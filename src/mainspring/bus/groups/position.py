@@ -68,6 +68,7 @@ class OpenEvent(msgspec.Struct, eq=False):
     dying: bool = False
     key: str | None = None
     holds_key: bool = False  # later events of its key wait for it
+    begun: bool = False  # its member said so
 
     def state(self, to_wall: int) -> UnsettledEvent:
         """What is stored of it; `to_wall` is what must be added to a monotonic time to make it epoch ms."""
@@ -403,6 +404,13 @@ class Position:
             if event.deliveries > noted and not event.due:
                 self.ends[offset] = (ended + 1, event.deliveries)
         self.careful_until = min(self.cursor + CAREFUL, self.tail.offset + 1)
+
+    def note_lost(self, event: OpenEvent) -> None:
+        """The connection of the process that had it is lost: it counts unless it was in doubt and had not begun."""
+        ended, _ = self.ends.get(event.offset, (0, 0))
+        if event.begun or not ended:
+            self.ends[event.offset] = (ended + 1, event.deliveries)
+        event.begun = False
 
     def is_careful(self) -> bool:
         """Whether there are events that the process before this one may have had when it ended."""

@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from mainspring.bus.audit import Audit
-from mainspring.bus.errors import BadOffset, BusError, Conflict, Unavailable, UnknownGroup
+from mainspring.bus.errors import BadOffset, BusError, Conflict, LimitReached, Unavailable, UnknownGroup
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.position import Position
 from mainspring.bus.groups.supply import Starts, Supply
 from mainspring.bus.names import check_name
 from mainspring.bus.protocol import Start
+from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.results import GroupInfo, GroupOffsets, PartitionOffsets
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
@@ -42,6 +43,7 @@ class GroupRegistry:
         self._delivery = delivery
         self._supply = supply
         self._audit = audit
+        self._makers: dict[Group, Quota] = {}  # in whose quota a group counts
         self.has_consumers: bool = False  # functions of this node's own program get events
 
     async def start(self) -> None:
@@ -93,6 +95,8 @@ class GroupRegistry:
         del group.topic.groups[group.name]
         group.deleted = True
         self._delivery.forget(group)
+        if group in self._makers:
+            self._makers.pop(group).give_back("groups")
 
     def keep(self, group: Group) -> Group:
         """The group of that name now; one that was deleted while a member was about to join it is there again."""
@@ -104,14 +108,25 @@ class GroupRegistry:
 
     # -- where a group starts and goes
 
-    async def begin(self, topic: Topic, name: str, start: Start | None) -> tuple[Group, bool]:
-        """The group for a new subscription, and whether its position must be stored before anyone relies on it."""
+    async def begin(self, topic: Topic, name: str, start: Start | None, quota: Quota = UNLIMITED) -> tuple[Group, bool]:
+        """The group for a new subscription, and whether its position must be stored before anyone relies on it.
+
+        A new one counts in the quota of who subscribes. Raises RateLimited, and LimitReached for a topic with many.
+        """
         check_name("group", name)
         await self._topics.load(topic)
         starts = await self._by_time(topic, start)
         group = topic.groups.get(name)
         if group is None:
-            return self._make(topic, name, starts or self._by_place(topic, start)), True
+            if (len(topic.groups) + 1) * len(topic.tails) > self._topics.max_positions:
+                raise LimitReached(
+                    f"topic {topic.name!r} has {len(topic.groups)} groups, as many as it may",
+                    remedy="delete groups that nobody needs, or raise max_positions",
+                )
+            quota.take("groups")
+            group = self._make(topic, name, starts or self._by_place(topic, start))
+            self._makers[group] = quota
+            return group, True
         if starts:
             await self._move(group, starts)
         elif start is not None and start.kind == "offset" and start.value:

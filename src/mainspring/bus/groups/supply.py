@@ -35,7 +35,12 @@ class Reopening(msgspec.Struct, frozen=True):
 
 
 class Supply(Protocol):
-    """Where groups get their events from, and how their positions are kept."""
+    """Where groups get their events from, and how their positions are kept.
+
+    `takes_unclaimed`: a group may take a new event without asking other nodes.
+    """
+
+    takes_unclaimed: bool
 
     def attach(self, delivery: Delivery) -> None:
         """`delivery` drives the groups of this supply. Called once, by the delivery itself."""

@@ -31,6 +31,7 @@ from mainspring.bus.errors import BadFrame, RateLimited, TooLarge, Unavailable, 
 from mainspring.bus.protocol import EXPIRES, OfferedEvent
 from mainspring.bus.publishing.publisher import Accepted
 from mainspring.bus.publishing.rate_limit import TokenBucket
+from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.results import NewEvent
 from mainspring.bus.schemas.registry import SchemaRegistry
 from mainspring.bus.topics.registry import TopicRegistry
@@ -66,7 +67,7 @@ class Admission:
     _: KW_ONLY
     new_id: Callable[[], str]
     random: Callable[[], float]
-    closed: bool = False
+    closed: str = ""  # why nothing is accepted any more
 
     def __post_init__(self) -> None:
         self._most_bytes = self.settings.max_frame_bytes
@@ -90,10 +91,13 @@ class Admission:
         span = None
         if tracing.recorder is not None:
             span, events = _begin_span(tracing.recorder, name, events)
+        topic = self.topics.find(name)
+        is_new = topic is None
         try:
             if self.closed:
-                raise Unavailable("the node is stopping", remedy="publish again in a moment")
-            topic = self.topics.open(name)
+                raise Unavailable(self.closed, remedy="publish again in a moment")
+            if topic is None:
+                topic = self.topics.open(name, _quota_of(who))
             self.access.check_now(topic.config, "publish", who)
             if limited and (bucket is not None or topic.bucket is not None):
                 self._check_rates(topic, bucket, len(events))
@@ -110,6 +114,8 @@ class Admission:
                     break
             appends = self._appends(topic, events, now, expect, who.verified if isinstance(who, Caller) else b"")
         except MainspringError as error:
+            if is_new and topic is not None:
+                self.topics.drop_unused(topic, _quota_of(who))
             if span is not None:
                 span.end(error)
             raise
@@ -124,7 +130,14 @@ class Admission:
             self._check_pace(schedule.every, len(bytes(schedule.payload)))
         event = NewEvent(bytes(schedule.payload), schedule.key, schedule.headers)
         verified = who.verified if isinstance(who, Caller) else b""
-        (append,) = self._appends(self.topics.open(schedule.topic), (event,), 0, None, verified)
+        is_new = self.topics.find(schedule.topic) is None
+        topic = self.topics.open(schedule.topic, _quota_of(who))
+        try:
+            (append,) = self._appends(topic, (event,), 0, None, verified)
+        except MainspringError:
+            if is_new:
+                self.topics.drop_unused(topic, _quota_of(who))
+            raise
         headers = None if append.headers is None else msgspec.json.decode(append.headers)
         return msgspec.structs.replace(schedule, headers=headers)
 
@@ -203,9 +216,12 @@ class Admission:
                     f"{whose} takes at most {limit.burst} events at once, not {count}", remedy="publish smaller batches"
                 )
             wait_ms = limit.wait_ms(count)
-            refused = RateLimited(f"{whose} takes no more events for now", remedy=f"try again in {wait_ms} ms")
-            refused.retry_after_ms = wait_ms
-            raise refused
+            remedy = f"try again in {wait_ms} ms"
+            raise RateLimited(f"{whose} takes no more events for now", remedy=remedy, retry_after_ms=wait_ms)
+
+
+def _quota_of(who: Who) -> Quota:
+    return who.quota if isinstance(who, Caller) else UNLIMITED
 
 
 def _check_payloads(payloads: list[bytes]) -> None:

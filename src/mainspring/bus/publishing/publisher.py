@@ -250,6 +250,8 @@ def refusal(error: MainspringError) -> BusError:
     """What a client is told when the log did not take its request."""
     if isinstance(error, BusError):
         return error
+    if error.code == "log_damaged":
+        return Unavailable(error.message, remedy=error.remedy)
     if isinstance(error, Refused):
         return ExpectationFailed(
             f"`expect` is not the partition's last offset: {error.message}",

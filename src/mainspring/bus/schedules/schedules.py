@@ -34,6 +34,7 @@ from mainspring.bus.errors import Unavailable, UnknownSchedule
 from mainspring.bus.protocol import EXPIRES
 from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher
+from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.results import Published
 from mainspring.bus.schedules.schedule import LastCall, Schedule, ScheduleInfo, info_of
 from mainspring.bus.topics.registry import TopicRegistry
@@ -51,6 +52,7 @@ SPACE: Final = "schedules"
 DELAYED: Final = "delayed/"
 NAMED: Final = "named/"
 CALLS: Final = "schedule_calls"  # a space: how the last call of each went, by name
+UNIT_BYTES: Final = 64 << 10  # schedules are in memory: a payload of so many bytes counts as one more
 PAGE: Final = 500
 RETRY_MS: Final = 1_000
 CLOCK_JUMP_MS: Final = 1_000  # less is the slewing and jitter of ordinary clocks
@@ -104,6 +106,7 @@ class Schedules:
         self._named: dict[str, tuple[Schedule, int]] = {}
         self._heap: list[tuple[int, int, str]] = []  # next time, version and name; those of former versions are dropped
         self._last: dict[str, LastCall] = {}
+        self._makers: dict[str, tuple[Quota, int]] = {}  # in whose quota a schedule counts, and for how much
         self._check_all = True  # the clock may have been set since all next times were looked at
         self._ahead: int | None = None  # the time of day against the monotonic clock, when that was last compared
         self._timer: tuple[int, Hashable] | None = None
@@ -272,10 +275,17 @@ class Schedules:
     def _forget(self, name: str) -> None:
         self._named.pop(name, None)
         self._last.pop(name, None)
+        maker, held = self._makers.pop(name, (UNLIMITED, 0))
+        maker.give_back("schedules", held)
 
-    async def put(self, schedule: Schedule) -> Schedule:
-        """Create or replace a schedule. One that is paused stays so."""
+    async def put(self, schedule: Schedule, quota: Quota = UNLIMITED) -> Schedule:
+        """Create or replace a schedule. One that is paused stays so. A new one counts in the quota, by its size."""
         schedule.check()
+        size = 1 + len(bytes(schedule.payload)) // UNIT_BYTES
+        quota.take("schedules", size)
+        maker, held = self._makers.pop(schedule.name, (UNLIMITED, 0))
+        maker.give_back("schedules", held)
+        self._makers[schedule.name] = (quota, size)
         self._topics.open(schedule.topic)
 
         def replaced(known: Schedule | None) -> Schedule:

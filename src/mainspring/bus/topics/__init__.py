@@ -18,6 +18,7 @@ from mainspring.bus.topics.config import encode_topic as encode_topic
 from mainspring.bus.topics.config import parse_topic as parse_topic
 from mainspring.bus.topics.config import topic_data as topic_data
 from mainspring.bus.topics.config import topic_from as topic_from
+from mainspring.bus.topics.follow import Entry as Entry
 from mainspring.bus.topics.tail import ReadyEvent as ReadyEvent
 from mainspring.lazy_imports import offer
 

@@ -3,31 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Mapping
+from typing import cast
 
 from mainspring.bus.topics.topic import Topic
 from mainspring.log import DamagedEvent, Log, StoredEvent
+
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 PAGE = 256
 PAGE_BYTES = 1 << 20
 
 
-async def read_on(
-    log: Log, topic: str, partition: int, start: int, limit: int, report: Callable[[DamagedEvent], None] | None = None
-) -> list[StoredEvent]:
-    """Events from `start` on; damaged ones are passed over, and given to `report`."""
+Entry = StoredEvent | DamagedEvent
+"""What lies at an offset. A damaged event says where it is."""
+
+
+async def read_on(log: Log, topic: str, partition: int, start: int, limit: int) -> list[Entry]:
+    """Events from `start` on; damaged ones that come before them stand in their place."""
+    found: list[Entry] = []
     while True:
         try:
-            return await log.read(topic, partition, start, limit, PAGE_BYTES)
+            return [*found, *await log.read(topic, partition, start, limit, PAGE_BYTES)]
         except DamagedEvent as error:
-            if report is not None:
-                report(error)
+            found.append(error)
+            if len(found) == limit:
+                return found
             start = error.offset + 1
+
+
+def sound(entries: list[Entry]) -> list[StoredEvent]:
+    """Without the damaged ones, which are reported. (They come first: the log reads up to a damaged one.)"""
+    count = 0
+    for entry in entries:
+        if not isinstance(entry, DamagedEvent):
+            break
+        logger.error("%s", entry)
+        count += 1
+    return cast(list[StoredEvent], entries[count:] if count else entries)
 
 
 async def follow(
     log: Log, topic: Topic, after: Mapping[int, int] | None, stopped: Callable[[], bool]
-) -> AsyncIterator[list[StoredEvent]]:
+) -> AsyncIterator[list[Entry]]:
     """Lists of events, partition by partition; the topic's tails must be loaded.
 
     The reader is woken by new events and asks the log for them: nothing is kept for a reader that does not ask.

@@ -106,14 +106,23 @@ def _read(
     where = path("topics", topic, "events")
     params: dict[str, str | int | None] = {**start, "partition": partition, "limit": _PAGE}
     while True:
-        page = connection.get(where, **params)["events"]
+        answer = connection.get(where, **params)
+        page, damaged = answer["events"], answer.get("damaged", [])
+        for each in damaged:
+            if each["offset"] <= last:
+                _say_damaged(each)
         for envelope in page:
             if envelope["offset"] > last:
                 return
             yield envelope
-        if len(page) < _PAGE:
+        if len(page) + len(damaged) < _PAGE:
             return
-        params = {"offset": page[-1]["offset"] + 1, "partition": partition, "limit": _PAGE}
+        reached = max(each["offset"] for each in (*page, *damaged))
+        params = {"offset": reached + 1, "partition": partition, "limit": _PAGE}
+
+
+def _say_damaged(place: dict[str, Any]) -> None:
+    note(f"mainspring: {safe(place['message'])}")
 
 
 def _last(connection: NodeConnection, tails: dict[str, Tails], count: int, fits: Fits, step: int) -> list[Envelope]:
@@ -178,13 +187,19 @@ def _follow_one(at: NodeOptions, topic: str, cursor: str, arrived: queue.Queue[E
 
 def _messages(lines: Iterator[bytes]) -> Iterator[tuple[str, dict[str, Any] | None]]:
     """Server-sent events: each with the cursor behind it; the first has only a cursor."""
-    cursor, data = "", b""
+    cursor, kind, data = "", b"", b""
     for line in lines:
         text = line.rstrip(b"\r\n")
         if text.startswith(b"id: "):
             cursor = text[4:].decode()
         elif text.startswith(b"data: "):
             data += text[6:]
+        elif text.startswith(b"event: "):
+            kind = text[7:]
         elif not text and (cursor or data):
-            yield cursor, msgspec.json.decode(data) if data else None
-            data = b""
+            found = msgspec.json.decode(data) if data else None
+            if found is not None and kind == b"damaged":
+                _say_damaged(found)
+                found = None
+            yield cursor, found
+            kind, data = b"", b""

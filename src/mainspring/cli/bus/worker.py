@@ -71,6 +71,8 @@ def _find_app(program: str) -> App:
         raise CommandFailed(f"{program} is not an App", remedy='write `app = App("name")` there')
     if not app.tasks:
         raise CommandFailed(f"{program} declares no tasks", remedy="write @app.task above a function")
+    for task in app.tasks:
+        task.begin()
     return app
 
 

@@ -31,10 +31,12 @@ from mainspring.log import (
     Survey,
     import_lines,
     log_file,
+    recover,
     survey,
 )
 from mainspring.log import backup as copy_log
 from mainspring.log import check as check_log
+from mainspring.private_files import open_private, sync_path
 from mainspring.settings import without_secrets
 
 FOUND_DAMAGE = 3
@@ -118,14 +120,16 @@ def import_command(
 ) -> None:
     """Make a new log from an export. Offsets and versions stay the same. There must be no log yet."""
     settings = stored(at)
-    new_log = _new_file(log_file(settings.data)) if settings.engine == "sqlite" else visiting(settings, may_make=True)
+    new_log = (
+        new_log_file(log_file(settings.data)) if settings.engine == "sqlite" else visiting(settings, may_make=True)
+    )
     with progress() as show, _file(source, "rb") as lines, new_log as engine:
         moved = opened(engine, import_lines(lines, engine, show))
     _print_moved("imported", moved, as_json)
 
 
 @contextmanager
-def _new_file(path: Path) -> Iterator[Engine]:
+def new_log_file(path: Path) -> Iterator[Engine]:
     """Under another name until it is whole."""
     if path.exists():
         raise LogExists(f"there is a log already: {path}", remedy="import into a new data directory")
@@ -134,6 +138,7 @@ def _new_file(path: Path) -> Iterator[Engine]:
     try:
         yield SqliteEngine(partial)
         partial.rename(path)
+        sync_path(path.parent)
     finally:
         _remove_log(partial)
 
@@ -152,6 +157,37 @@ def backup(
     with progress() as show:
         size = copy_log(path, target, show)
     say_done({"file": str(target), "bytes": size}, as_json, f"copied {path} to {target}, {size:,} bytes")
+
+
+@app.command(name="recover")
+def recover_command(
+    discard: Annotated[
+        bool,
+        typer.Option("--discard", help="Give up the hidden commits; only keep their offsets from being used again."),
+    ] = False,
+    *,
+    at: FileOptions,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring back commits that a damaged write-ahead log hides. No node may run on it; the files are copied first.
+
+    Exit code 3: damage is left, and is listed.
+    """
+    path = _existing(at)
+    with progress() as show:
+        done = recover(path, discard=discard, progress=show)
+    if done is None:
+        say_done({"file": str(path), "commits": 0}, as_json, f"{path}: nothing is hidden")
+        return
+    if as_json:
+        say_json(msgspec.structs.asdict(done) | {"file": str(path), "ok": not done.report.problems})
+    else:
+        for damage in done.damage:
+            typer.echo(f"damaged: {damage}")
+        typer.echo(f"{'gave up' if discard else 'brought back'} {done.commits:,} commits; as it was: {done.kept}")
+        _print_report(path, done.report)
+    if done.report.problems:
+        raise typer.Exit(FOUND_DAMAGE)
 
 
 def _existing(at: FileOptions) -> Path:
@@ -177,7 +213,7 @@ def _file(name: str, mode: Literal["rb", "xb"]) -> Iterator[IO[bytes]]:
         yield sys.stdin.buffer if mode == "rb" else sys.stdout.buffer
         return
     try:
-        file = open(name, mode)  # noqa: SIM115 - closed below
+        file = open(name, mode, opener=open_private)  # noqa: SIM115 - closed below
     except FileExistsError:
         raise LogExists(f"{name} exists already", remedy="name a file that does not exist yet") from None
     except OSError as error:

@@ -56,7 +56,8 @@ def find_handler(names: dict[str, Any], location: FunctionLocation, kind: str, t
             handler: Handler = declared.handler
             qualname = location_of(handler.function).qualname
             if (handler.kind, handler.type, qualname) == (kind, type, location.qualname):
-                return handler
+                bound: Handler = app.bound(handler)
+                return bound
     return handler_from(kind, type, _by_name(names, location))  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from aiohttp import hdrs, web
 
-from mainspring.bus import Action, Bus, Caller, Forbidden, TopicConfig, Who
+from mainspring.bus import UNLIMITED, Action, Bus, Caller, Forbidden, Quota, TopicConfig, Who
 from mainspring.json_text import StrictDecoder
 from mainspring.kernel import Kernel
 from mainspring.server.health import NodeParts
@@ -90,11 +90,16 @@ class Call:
 
     # --- who is asking ---
 
+    @property
+    def quota(self) -> Quota:
+        """How much the caller may have of the node."""
+        return self.caller.quota if isinstance(self.caller, Caller) else UNLIMITED
+
     def publisher(self, headers: Mapping[str, str] | None) -> Who:
         """Who publishes. While identities are only claimed, the event's own `agent_id` counts if nothing else does."""
         caller = self.caller
         if headers is not None and isinstance(caller, Caller) and caller.agent is None and not caller.is_proven:
-            return Caller(headers.get("agent_id"), sid=caller.sid)
+            return Caller(headers.get("agent_id"), sid=caller.sid, quota=caller.quota)
         return caller
 
     async def check(self, action: Action, topic: str | None = None, group: str | None = None) -> None:
@@ -160,6 +165,7 @@ class Call:
 
     async def body(self, limit: int | None = None) -> bytes:
         """The whole body. Raises 413 as soon as it is known to be over `limit` bytes."""
+        self.quota.spend(0, 0)  # who has to wait is told before the body is read
         request, limit = self.request, self.face.max_body_bytes if limit is None else limit
         encoding = request.headers.get(hdrs.CONTENT_ENCODING, "").strip().lower()
         if encoding not in _KNOWN_ENCODINGS:
@@ -192,6 +198,7 @@ class Call:
                 "Send it faster, or less of it at once.",
                 headers={hdrs.CONNECTION: "close"},
             ) from None
+        self.quota.spend(0, len(body))
         return bytes(body)
 
     # --- query parameters and numbers in paths ---

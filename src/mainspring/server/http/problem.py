@@ -71,6 +71,7 @@ class ProblemDocument(msgspec.Struct, frozen=True, omit_defaults=True):
     path: str | msgspec.UnsetType = msgspec.UNSET  # where a payload does not fit its schema, as a JSON Pointer
     version: int | msgspec.UnsetType = msgspec.UNSET  # of that schema
     event: int | msgspec.UnsetType = msgspec.UNSET  # which event of a batch, from 0
+    retry_after_ms: int | msgspec.UnsetType = msgspec.UNSET  # how long to wait before trying again
     differences: list[str] | msgspec.UnsetType = msgspec.UNSET  # why a schema is not compatible
 
 

@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
+from mainspring.bus import Caller
 from mainspring.server.health import Requests
 from mainspring.server.http.access import OriginCheck, while_valid
 from mainspring.server.http.call import Call, Face, json_response
@@ -129,11 +130,14 @@ def _handler(face: Face, operation: Operation) -> Any:
             call.check_names(known)
         if operation.needs_token:
             call.caller = await face.identify(request)
-        if operation.lasts:
-            async with while_valid(call.caller, call.bus.clock, lambda: _abort(request)):
+            if isinstance(call.caller, Caller):
+                call.bus.quotas.assign(call.caller, request.remote or "")
+        with call.quota.holding("streams" if operation.lasts else "requests"):
+            if operation.lasts:
+                async with while_valid(call.caller, call.bus.clock, lambda: _abort(request)):
+                    result = await operation.handler(call)
+            else:
                 result = await operation.handler(call)
-        else:
-            result = await operation.handler(call)
         return result if isinstance(result, web.StreamResponse) else json_response(result)
 
     return handle

@@ -78,6 +78,8 @@ STAGGER_MS: Final = 100  # between the nodes that could take over from a dead on
 class SharedSupply:
     """One of several nodes on a log."""
 
+    takes_unclaimed = False
+
     def __init__(self, log: Log, clock: Clock, loop: Loop, topics: TopicRegistry, cluster: Cluster) -> None:
         self._log = log
         self._clock = clock

@@ -6,6 +6,9 @@
 | writer | the one thread that writes: from a plan to statements; what SQLite's errors mean |
 | plan | deciding a commit in memory: where each partition ends, offsets, versions, refusals |
 | reader | answering reads with a connection of its own |
+| files | who owns the files, whether they are still there and belong together |
+| wal | SQLite's write-ahead log, read without SQLite: what lies behind a damaged frame |
+| recover | bringing back what a damaged write-ahead log hides |
 | schema | tables, formats, checksums, how connections are set up |
 | check | looking at a file: is there a log, and is every row what was written |
 """

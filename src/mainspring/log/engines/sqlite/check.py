@@ -12,11 +12,13 @@ from pathlib import Path
 
 import msgspec
 
-from mainspring.log.contract import DamagedRecord, FormatError, Inspection, LogUnavailable, Progress, silent
+from mainspring.log.contract import FormatError, Inspection, LogUnavailable, Progress, silent
 from mainspring.log.engines.sqlite import schema
 from mainspring.log.engines.sqlite.engine import DURABILITY
+from mainspring.log.engines.sqlite.files import look_at_wal
 from mainspring.log.engines.sqlite.plan import LogState, PartitionState
 from mainspring.log.engines.sqlite.reader import SqliteReader
+from mainspring.log.engines.sqlite.wal import wal_of
 
 PAGE_EVENTS = 2_000
 MOST_PROBLEMS = 1_000  # a file that is noise from end to end should not fill the memory with complaints
@@ -55,7 +57,7 @@ def _format_of(path: Path) -> int:
 
 
 class LogProblem(msgspec.Struct, frozen=True):
-    """`kind` is stable: structure, event, order, total, tail, record, version, mark, orphan."""
+    """`kind` is stable: structure, event, order, total, tail, record, version, mark, orphan, wal."""
 
     kind: str
     where: str
@@ -87,9 +89,16 @@ def check(path: Path, progress: Progress = silent) -> CheckReport:
 
     Raises `FormatError` when the file is not a log of this format, and sqlite3's errors when it cannot be read at all.
     """
+    wal = look_at_wal(path)
     schema.check_format(path)
     with closing(SqliteReader(path)) as reader:
-        return _Check(reader, progress).run()
+        report = _Check(reader, progress).run()
+    if wal is not None and wal.has_lost:
+        detail = (
+            f"{wal.hidden_commits} commits cannot be seen: {wal.faults[0]}; `mainspring log recover` brings them back"
+        )
+        report.add("wal", wal_of(path).name, detail)
+    return report
 
 
 _PAGE = (
@@ -158,7 +167,7 @@ class _Check:
 
     def _structure(self) -> None:
         self.progress("structure", 0, 0)
-        for (line,) in self.connection.execute("PRAGMA quick_check(100)"):
+        for (line,) in self.connection.execute("PRAGMA integrity_check(100)"):
             if line != "ok":
                 self.report.add("structure", "file", line)
 
@@ -228,32 +237,39 @@ class _Check:
             self.report.add("total", where, f"{state.total - state.removed_bytes} bytes are expected, {size} are there")
 
     def _records(self) -> None:
-        for space in self.reader.spaces():
-            after = ""
-            while True:
-                try:
-                    page = self.reader.records(space, "", after)
-                except DamagedRecord as damage:
-                    self.report.add("record", f"{space} {damage.key}", "the checksum does not fit")
-                    after = damage.key
-                    continue
-                if not page:
-                    break
-                after = page[-1].key
-                self.report.records += len(page)
-                newest = max(record.version for record in page)
-                reserved = self.connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
-                if reserved is None or newest > reserved[0]:
-                    self.report.add("version", space, f"version {newest} was never reserved")
+        """All rows as they lie there. A search by key would not see one whose key is damaged, nor those behind it."""
+        newest: dict[str, int] = {}
+        rows = self.connection.execute(
+            "SELECT CAST(space AS BLOB), CAST(key AS BLOB), version, crc, value FROM records"
+        )
+        for raw_space, raw_key, version, crc, value in rows:
+            space, key = raw_space.decode(errors="replace"), raw_key.decode(errors="replace")
+            if schema.record_checksum(space, key, version, value) == crc:
+                newest[space] = max(newest.get(space, 0), version)
+                self.report.records += 1
+            else:
+                self.report.add("record", f"{space} {key}", "the checksum does not fit")
+            if self.report.records % PAGE_EVENTS == 0:
                 self.progress("records", self.report.records, 0)
+        reserved = self.connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
+        for space, version in newest.items():
+            if reserved is None or version > reserved[0]:
+                self.report.add("version", space, f"version {version} was never reserved")
 
     def _marks(self) -> None:
         """A mark must point at an offset that was given; its event may be gone."""
-        self.report.marks = self.connection.execute("SELECT count(*) FROM marks").fetchone()[0]
+        highest: dict[int, int] = {}
         rows = self.connection.execute(
-            "SELECT pos >> ?, max(pos & ?) FROM marks GROUP BY 1", (schema.OFFSET_BITS, schema.MAX_OFFSET)
-        ).fetchall()
+            "SELECT CAST(topic AS BLOB), CAST(dedupe AS BLOB), pos, until, ifnull(crc, -1) FROM marks"
+        )
+        for raw_topic, raw_dedupe, pos, until, crc in rows:
+            topic, dedupe = raw_topic.decode(errors="replace"), raw_dedupe.decode(errors="replace")
+            self.report.marks += 1
+            if not schema.is_sound_mark(topic, dedupe, pos, until, crc):
+                self.report.add("mark", f"{topic} {dedupe}", "the checksum does not fit")
+            number = pos >> schema.OFFSET_BITS
+            highest[number] = max(highest.get(number, 0), pos & schema.MAX_OFFSET)
         tails = {state.id: state.tail for state in LogState(self.connection).partitions.values()}
-        for id, highest in rows:
-            if highest > tails.get(id, 0):
-                self.report.add("mark", f"partition number {id}", f"a mark points at offset {highest}, never given")
+        for id, offset in highest.items():
+            if offset > tails.get(id, 0):
+                self.report.add("mark", f"partition number {id}", f"a mark points at offset {offset}, never given")

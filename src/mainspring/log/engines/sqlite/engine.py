@@ -8,13 +8,13 @@ beyond SQLite's pages: who reads the newest events again and again (the bus does
 from __future__ import annotations
 
 import asyncio
-import fcntl
+import logging
 import os
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -25,7 +25,6 @@ from mainspring.log.contract import (
     Durability,
     FormatError,
     LogExists,
-    LogLocked,
     LogUnavailable,
     Mark,
     Outline,
@@ -36,14 +35,26 @@ from mainspring.log.contract import (
     StoredEvent,
     silent,
 )
+from mainspring.log.engines.sqlite.files import (
+    FileLock,
+    look_at_wal,
+    make_private,
+    refuse_foreign_wal,
+    refuse_hidden_commits,
+)
+from mainspring.log.engines.sqlite.plan import lost_events
 from mainspring.log.engines.sqlite.reader import SqliteReader
 from mainspring.log.engines.sqlite.schema import check_format, connect_reader
 from mainspring.log.engines.sqlite.writer import SqliteWriter, unavailable
 from mainspring.loop import resolve, time_stands_still
+from mainspring.private_files import make_private_file, make_private_folder, sync_path
 
 T = TypeVar("T")
 
+logger: logging.Logger = logging.getLogger("mainspring.log")
+
 READER_THREADS = 2
+LOOKED_AT_BYTES: Final = 64 << 20  # a file up to this size is verified at each boot, in some tenths of a second
 DURABILITY: Final = Durability(True, "sqlite: an acknowledgement is on this machine's disk")
 
 
@@ -63,21 +74,27 @@ class SqliteEngine:
         self._pool: ThreadPoolExecutor | None = None
         self._mine = threading.local()
         self._readers: list[SqliteReader] = []
+        self._on_failure: list[Callable[[MainspringError], object]] = []
 
     # -- opening and closing
 
     async def open(self) -> None:
         if self._pool is not None:
             return
-        await asyncio.get_running_loop().run_in_executor(None, self._open)
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(None, self._open)
+        if self._writer is not None:
+            self._writer.on_gone = lambda error: loop.is_closed() or loop.call_soon_threadsafe(self._failed, error)
 
     def _open(self) -> None:
         try:
             if self.read_only:
                 check_format(self.path)
             else:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(self.path.parent)
                 self._lock = FileLock(self.path.with_name(self.path.name + ".lock"))
+                self._look_before_opening()
+                make_private(self.path)
                 self._writer = self._make_writer()
         except (sqlite3.Error, OSError) as error:
             self._release()
@@ -86,9 +103,35 @@ class SqliteEngine:
             self._release()
             raise
         self._pool = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="mainspring-log-reader")
+        if self._writer is not None and self.path.stat().st_size <= LOOKED_AT_BYTES:
+            self._pool.submit(self._look_at_structure)
+
+    def _look_before_opening(self) -> None:
+        """Raise `LogDamaged` when SQLite would take files for whole that are not."""
+        wal = look_at_wal(self.path)
+        refuse_foreign_wal(self.path, wal)
+        refuse_hidden_commits(self.path, wal)
 
     def _make_writer(self) -> SqliteWriter:
         return SqliteWriter(self.path)
+
+    def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
+        """Call when the files are gone; at once if they are. See `FallibleEngine`."""
+        self._on_failure.append(callback)
+        if self._writer is not None and self._writer.gone is not None:
+            callback(self._writer.gone)
+
+    def _failed(self, error: MainspringError) -> None:
+        for callback in self._on_failure:
+            callback(error)
+
+    def _look_at_structure(self) -> None:
+        """Beside the boot: what SQLite can find without comparing checksums."""
+        try:
+            for problem in self._with_reader(SqliteReader.problems):
+                logger.error("the log's file %s is damaged: %s; run `mainspring log check`", self.path, problem)
+        except MainspringError as error:
+            logger.error("the log's file %s cannot be verified: %s", self.path, error)
 
     async def durability(self) -> Durability:
         return DURABILITY
@@ -107,6 +150,7 @@ class SqliteEngine:
         if self._writer is not None:
             self._writer.stop()  # last: the connection that closes last folds the WAL into the file
             self._writer = None
+        self._on_failure.clear()
         self._release()
 
     def _release(self) -> None:
@@ -150,6 +194,8 @@ class SqliteEngine:
         if self._writer is not None:
             state = self._writer.log_state.partitions.get((topic, partition))
             if state is None or start > state.durable_tail:
+                if state is not None and state.lost and not state.tail:
+                    raise lost_events(state)
                 return []
         return await self._read(lambda reader: reader.events(topic, partition, start, limit, max_bytes))
 
@@ -216,38 +262,6 @@ async def _answer_from_thread(ask: Callable[[Callable[[T], None]], None]) -> T:
         return await answer
 
 
-class FileLock:
-    """One process writes a log. The lock is the kernel's (`flock`), so it ends with the process however that ends.
-
-    There is no stale lock to remove by hand. The file also holds the owner's pid, only so that a refusal can name it.
-
-    Held from construction until `release`. Raises `LogLocked` when another process, or another engine, holds it."""
-
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            owner = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
-            os.close(self._descriptor)
-            raise LogLocked(
-                f"the log at {path.parent} is in use by process {owner}",
-                remedy="stop that process, or give this one its own data directory",
-            ) from error
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-        with suppress(OSError):  # on a full disk the lock still holds, only nameless
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
-
-    def release(self) -> None:
-        """The file stays: removing it could take it from under the next owner."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
 # -- a backup of a log that is being written
 #
 # It is SQLite's own online backup, from one moment in time. The copy is read inside one read transaction, so what the
@@ -266,10 +280,11 @@ def backup(source: Path, target: Path, progress: Progress = silent) -> int:
     try:
         check_format(source)
         partial.unlink(missing_ok=True)
+        make_private_file(partial)
         _copy(source, partial, progress)
-        _make_durable(partial)
+        sync_path(partial)
         os.replace(partial, target)
-        _make_durable(target.parent)
+        sync_path(target.parent)
     except (sqlite3.Error, OSError) as error:
         partial.unlink(missing_ok=True)
         raise unavailable(error) from error
@@ -288,11 +303,3 @@ def _copy(source: Path, partial: Path, progress: Progress) -> None:
         reading.execute("SELECT count(*) FROM format").fetchone()  # the moment in time begins with the first read
         reading.backup(writing, pages=PAGES_PER_STEP, progress=step)
         reading.execute("COMMIT")
-
-
-def _make_durable(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

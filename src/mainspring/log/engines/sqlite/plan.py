@@ -76,6 +76,7 @@ class PartitionState:
     durable_tail: int = 0
     stored: bool = False  # has a row in `partitions`
     saved: tuple[int, int, int | None] | None = None  # what it was before the commit under way touched it
+    lost: bool = False  # it had events, and the file shows none and no trace of their removal
 
     def __post_init__(self) -> None:
         self.base = self.id << OFFSET_BITS
@@ -97,6 +98,10 @@ class LogState:
         row = connection.execute("SELECT value FROM counters WHERE name = 'version'").fetchone()
         self.reserved_version: int = row[0] if row else 0
         self.version: int = self.reserved_version  # the rest of an earlier block is passed over: versions only grow
+
+    def count_appended(self) -> int:
+        """How many offsets were ever given."""
+        return sum(state.tail for state in self.partitions.values())
 
     def create(self, topic: str, partition: int) -> PartitionState:
         """A state for a partition's first event; it reaches the file with its commit, or is dropped with it."""
@@ -136,6 +141,7 @@ def _rows(
         if last is not None and last & MAX_OFFSET > tail:
             tail, total, high_ts = last & MAX_OFFSET, last_total, last_high
         state = PartitionState(id, topic, partition, tail, total, high_ts, removed, removed_bytes, tail, stored=True)
+        state.lost = not tail  # its row was made with its first event
         yield state, state.tail + 1 if first is None else first & MAX_OFFSET
 
 
@@ -144,6 +150,15 @@ def load_bounds(connection: sqlite3.Connection, topic: str) -> list[Bounds]:
         Bounds(state.partition, head, state.tail, state.tail - state.removed, state.total - state.removed_bytes)
         for state, head in _rows(connection, "WHERE p.topic = ?", (topic,))
     ]
+
+
+def lost_events(state: PartitionState) -> Refused:
+    """Why a partition is neither read nor written: which offsets were given is not known."""
+    return Refused(
+        f"the events of {state.topic!r} partition {state.partition} cannot be found: the log's file is damaged",
+        remedy="run `mainspring log check`, then restore from a backup",
+        code="log_damaged",
+    )
 
 
 # -- planning
@@ -265,6 +280,8 @@ class CommitPlan(BatchPlanner):
             if isinstance(item, Append) and (fault := not_storable(item)):
                 raise fault
             state = self._log_state.create(item.topic, item.partition)
+        elif state.lost and isinstance(item, Append):
+            raise lost_events(state)
         state.saved = (state.tail, state.total, state.high_ts)
         self.touched.append(state)
         return state

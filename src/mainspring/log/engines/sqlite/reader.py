@@ -30,6 +30,7 @@ from mainspring.log.engines.sqlite.schema import (
     OFFSET_BITS,
     connect_reader,
     event_checksum,
+    is_sound_mark,
     record_checksum,
 )
 
@@ -65,6 +66,10 @@ class SqliteReader:
 
     def close(self) -> None:
         self.connection.close()
+
+    def problems(self) -> list[str]:
+        """What is wrong with the structure of the file, as SQLite says it."""
+        return [line for (line,) in self.connection.execute("PRAGMA quick_check(10)") if line != "ok"]
 
     # -- events
 
@@ -152,12 +157,16 @@ class SqliteReader:
 
     def marks(self, after: tuple[str, str]) -> list[Mark]:
         rows = self.connection.execute(
-            "SELECT m.topic, m.dedupe, p.partition, m.pos & ?, m.until FROM marks m "
+            "SELECT m.topic, m.dedupe, m.pos, m.until, ifnull(m.crc, -1), p.partition FROM marks m "
             "JOIN partitions p ON p.id = m.pos >> ? WHERE (m.topic, m.dedupe) > (?, ?) "
             "ORDER BY m.topic, m.dedupe LIMIT ?",
-            (MAX_OFFSET, OFFSET_BITS, *after, PAGE_ROWS),
-        )
-        return [Mark(*row) for row in rows.fetchall()]
+            (OFFSET_BITS, *after, PAGE_ROWS),
+        ).fetchall()
+        return [
+            Mark(topic, dedupe, partition, pos & MAX_OFFSET, until)
+            for topic, dedupe, pos, until, crc, partition in rows
+            if is_sound_mark(topic, dedupe, pos, until, crc)
+        ]
 
 
 def _cut(topic: str, partition: int, page: tuple[object, ...]) -> list[StoredEvent]:
@@ -174,19 +183,22 @@ def _cut(topic: str, partition: int, page: tuple[object, ...]) -> list[StoredEve
         strict=True,
     )
     for pos, ts, crc, raw_id, raw_key, headers, payload in columns:
+        assert raw_id is not None
+        assert payload is not None
         try:
-            assert raw_id is not None
-            assert payload is not None
             id = raw_id.decode()
             key = None if raw_key is None else raw_key.decode()
             sound = event_checksum(pos, ts, id, key, headers, payload) == crc
         except UnicodeDecodeError:
+            id = raw_id.decode(errors="replace")
+            key = None if raw_key is None else raw_key.decode(errors="replace")
             sound = False
+        event = StoredEvent(topic, partition, pos & MAX_OFFSET, id, ts, payload, key, headers)
         if not sound:
             if found:
                 return found
-            raise DamagedEvent(topic, partition, pos & MAX_OFFSET)
-        found.append(StoredEvent(topic, partition, pos & MAX_OFFSET, id, ts, payload, key, headers))
+            raise DamagedEvent(topic, partition, event.offset, event)
+        found.append(event)
     return found
 
 

@@ -36,7 +36,7 @@ from zlib import crc32
 from mainspring.log.contract import FormatError
 
 APPLICATION_ID: Final = 0x4D53504C  # "MSPL": `file log.sqlite3` and our own boot tell our files from others'
-FORMAT: Final = 1
+FORMAT: Final = 2
 OFFSET_BITS: Final = 43
 MAX_OFFSET: Final = (1 << OFFSET_BITS) - 1
 MAX_PARTITION_ID: Final = (1 << 20) - 2  # the key after its last one is still a 64-bit integer
@@ -102,13 +102,16 @@ CREATE VIEW readable_records AS
     SELECT space, key, version, CAST(value AS TEXT) AS value FROM records;
 """
 
+# Marks of before have no checksum, and are forgotten soon.
+_FORMAT_2 = "ALTER TABLE marks ADD COLUMN crc INTEGER;"
+
 # What `contract.event_bytes` counts, in SQL.
 EVENT_BYTES: Final = (
     "length(payload) + length(CAST(id AS BLOB)) + ifnull(length(CAST(key AS BLOB)), 0) + ifnull(length(headers), 0)"
 )
 
 # Each entry brings a file from the format before it; entry n makes format n. Old entries never change.
-MIGRATIONS: Final[dict[int, str]] = {1: _FORMAT_1}
+MIGRATIONS: Final[dict[int, str]] = {1: _FORMAT_1, 2: _FORMAT_2}
 
 
 # -- checksums
@@ -128,6 +131,16 @@ def event_checksum(pos: int, ts: int, id: str, key: str | None, headers: bytes |
 def record_checksum(space: str, key: str, version: int, value: bytes) -> int:
     """Of the text `version space key`, then the value. Raises `UnicodeEncodeError` like `event_checksum`."""
     return crc32(value, crc32(f"{version} {space} {key}".encode()))
+
+
+def mark_checksum(topic: str, dedupe: str, pos: int, until: int) -> int:
+    """Of the text `pos until topic dedupe`."""
+    return crc32(f"{pos} {until} {topic} {dedupe}".encode())
+
+
+def is_sound_mark(topic: str, dedupe: str, pos: int, until: int, crc: int) -> bool:
+    """`crc` is -1 for a mark of format 1, which had none."""
+    return crc in (-1, mark_checksum(topic, dedupe, pos, until))
 
 
 # -- formats

@@ -12,22 +12,30 @@ Events published under an id leave a mark, and almost every id is new. So a comm
 and inserts them without having looked for them first. When SQLite finds one that is there, the transaction is rolled
 back, the state in memory goes back with it, and the commit is planned again with a lookup. Second tries come in groups
 (a client that lost its connection sends again what was under way), so the next commits look first.
+
+After a commit, and a few times a second, the names of the files are looked at. A commit to a file that was removed is
+not acknowledged, and nothing is written from then on.
+
+Each write-ahead log gets a number in the file, and a note of how many events there were before it. So a database and a
+write-ahead log that were put together by hand are told from two that belong together (`files.refuse_foreign_wal`).
 """
 
 from __future__ import annotations
 
 import errno
 import logging
+import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Final
 
 from mainspring.errors import MainspringError
-from mainspring.log.contract import Batch, LogUnavailable, Place, Restorable, Result, lookups_for
+from mainspring.log.contract import Batch, LogGone, LogUnavailable, Place, Restorable, Result, lookups_for
+from mainspring.log.engines.sqlite.files import FileWatch
 from mainspring.log.engines.sqlite.plan import (
     VERSIONS_PER_RESERVATION,
     CommitPlan,
@@ -35,10 +43,21 @@ from mainspring.log.engines.sqlite.plan import (
     PartitionState,
     UnknownMarks,
 )
-from mainspring.log.engines.sqlite.schema import EVENT_BYTES, connect_writer, migrate, preallocate_wal
+from mainspring.log.engines.sqlite.schema import (
+    EVENT_BYTES,
+    connect_writer,
+    is_sound_mark,
+    mark_checksum,
+    migrate,
+    preallocate_wal,
+)
+from mainspring.log.engines.sqlite.wal import wal_of
 
 COMMITS_THAT_LOOK_FIRST = 32  # after one that found a mark it had assumed to be new
 COMMITS_OF_A_BUSY_LOG = 64  # from then on it pays to preallocate the WAL; most logs of tests never get there
+
+LOOK_S: Final = 0.25  # between two looks at the names of the files while nothing is written
+COMMITS_PER_LOCK_LOOK: Final = 64  # while something is
 
 _logger = logging.getLogger(__name__)
 
@@ -60,9 +79,15 @@ class SqliteWriter:
         try:
             migrate(self._connection)
             self.log_state: LogState = LogState(self._connection)
+            self._watch = FileWatch(path)
+            self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
         except BaseException:
             self._connection.close()
             raise
+        self.gone: LogGone | None = None  # why nothing can be written any more
+        self.on_gone: Callable[[LogGone], object] = lambda _: None  # called in this thread
+        self._salts = b""  # of the write-ahead log that has its number
+        self._appended = 0  # events that the job under way has added
         self._suspect = False
         self._commits = 0
         self._look_first = 0  # how many of the next commits look for their marks first
@@ -79,19 +104,57 @@ class SqliteWriter:
 
     def stop(self) -> None:
         """Finish what is queued, close the file, end the thread."""
+        if not self._watch.database_is_there:
+            # Closing would fold the write-ahead log into a file that has no name, and remove, by name, files that may
+            # be another log's by now. The thread holds the connection until the process ends.
+            return
         self._jobs.put(None)
         self._thread.join()
         self._connection.close()
+        os.close(self._wal)
 
     def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=LOOK_S)
+            except Empty:
+                self._look(at_lock=True)
+                continue
+            if job is None:
+                return
+            self._appended = 0
             try:
                 job()
             except Exception:  # only handing over can fail here, when the receiver is gone
                 _logger.exception("a commit's result could not be handed over")
+            self._number_wal()
             if self._commits == COMMITS_OF_A_BUSY_LOG:
                 self._commits += 1
                 preallocate_wal(self._path)
+
+    def _look(self, *, at_lock: bool) -> None:
+        if self.gone is None:
+            self.gone = self._watch.look(at_lock=at_lock)
+            if self.gone is not None:
+                self.on_gone(self.gone)
+
+    def _read_salts(self) -> bytes:
+        """What tells this write-ahead log from the one before; empty until something is written."""
+        return os.pread(self._wal, 8, 16)
+
+    def _number_wal(self) -> None:
+        """SQLite begins the write-ahead log anew when everything in it is in the database."""
+        salts = self._read_salts()
+        if salts == self._salts or self.gone is not None:
+            return
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._connection.execute(NUMBER_LOG)
+            self._connection.execute(NUMBER_WAL, (self.log_state.count_appended() - self._appended,))
+            self._connection.execute("COMMIT")
+            self._salts = salts
+        except sqlite3.Error as error:
+            self._failed(error)
 
     # -- commits
 
@@ -106,7 +169,8 @@ class SqliteWriter:
         except Exception as error:
             return [self._failed(error)] * len(batches)
         self._commits += 1
-        return results
+        self._look(at_lock=not self._commits % COMMITS_PER_LOCK_LOOK)
+        return results if self.gone is None else [self.gone] * len(batches)
 
     def _assume_and_carry_out(self, batches: Sequence[Batch]) -> list[Result]:
         plan = self._plan(batches, assume_new_marks=True)
@@ -136,11 +200,17 @@ class SqliteWriter:
         versions = {place: version for place, (version,) in ask(self._connection, FIND_VERSIONS, places)}
         if assume_new_marks:
             return CommitPlan(self.log_state, versions, None)
-        marks = {place: (pos, until) for place, (pos, until) in ask(self._connection, FIND_MARKS, marked)}
+        marks = {}
+        for place, (pos, until, crc) in ask(self._connection, FIND_MARKS, marked):
+            if is_sound_mark(*place, pos, until, crc):
+                marks[place] = (pos, until)
+            else:  # it may lead to another event; without it, this one is stored
+                _logger.error("the mark of %r in topic %r is damaged and is written anew", place[1], place[0])
         return CommitPlan(self.log_state, versions, marks)
 
     def _store(self, plan: CommitPlan, also: Sequence[Statement] = ()) -> None:
         """Put the plan into the file, and `also` with it."""
+        self._appended += len(plan.event_values) // len(EVENT_COLUMNS)
         work = [*self._statements(plan), *also]
         removed: Removed = {}
         log_state = self.log_state
@@ -177,8 +247,12 @@ class SqliteWriter:
                 work += ((statement, (space, *some)) for statement, some in statements_for(DELETE_RECORDS, 1, keys))
             work += statements_for(WRITE_RECORDS, 5, written)
         if plan.marks:
-            rows = [value for place, found in plan.marks.items() for value in (*place, *found)]
-            work += statements_for(ADD_MARKS if plan.assumes_new_marks else WRITE_MARKS, 4, rows)
+            rows = [
+                value
+                for (topic, dedupe), (pos, until) in plan.marks.items()
+                for value in (topic, dedupe, pos, until, mark_checksum(topic, dedupe, pos, until))
+            ]
+            work += statements_for(ADD_MARKS if plan.assumes_new_marks else WRITE_MARKS, 5, rows)
         return work
 
     def _remove(self, state: PartitionState, below: int, offsets: tuple[int, ...], removed: Removed) -> None:
@@ -237,12 +311,19 @@ class SqliteWriter:
         return error if isinstance(error, MainspringError) else unavailable(error)
 
     def _reopen_if_suspect(self) -> None:
-        """After a suspect error: what the file says counts, not what was remembered."""
+        """After a suspect error: what the file says counts, not what was remembered. Raises `LogGone`."""
+        if self._suspect:
+            self._look(at_lock=True)
+        if self.gone is not None:
+            raise self.gone
         if not self._suspect:
             return
         self._connection.close()
         self._connection = connect_writer(self._path, self.synchronous)
         self.log_state.reload(self._connection)
+        self._watch.reopened()
+        os.close(self._wal)
+        self._wal = os.open(wal_of(self._path), os.O_RDONLY | os.O_CLOEXEC)
         self._suspect = False
 
 
@@ -275,7 +356,8 @@ FIND_VERSIONS = (
     "FROM asked CROSS JOIN records r ON r.space = asked.space AND r.key = asked.key"
 )
 FIND_MARKS = (
-    "WITH asked(n, topic, dedupe) AS (VALUES {rows}) SELECT group_concat(n || ' ' || pos || ' ' || until, ',') "
+    "WITH asked(n, topic, dedupe) AS (VALUES {rows}) "
+    "SELECT group_concat(n || ' ' || pos || ' ' || until || ' ' || ifnull(crc, -1), ',') "
     "FROM asked CROSS JOIN marks m ON m.topic = asked.topic AND m.dedupe = asked.dedupe"
 )
 MEASURE_OFFSETS = f"SELECT count(*), ifnull(sum({EVENT_BYTES}), 0) FROM events WHERE pos IN (VALUES {{rows}})"
@@ -284,6 +366,11 @@ MEASURE_RANGE = f"SELECT count(*), ifnull(sum({EVENT_BYTES}), 0) FROM events WHE
 DELETE_RANGE = "DELETE FROM events WHERE pos > ? AND pos < ?"
 UPDATE_PARTITION = "UPDATE partitions SET tail = ?, total = ?, high_ts = ?, removed = ?, removed_bytes = ? WHERE id = ?"
 RESERVE_VERSIONS = "INSERT OR REPLACE INTO counters VALUES ('version', ?)"
+NUMBER_LOG = "INSERT OR IGNORE INTO counters VALUES ('log', random() >> 1)"
+NUMBER_WAL = (
+    "INSERT OR REPLACE INTO counters SELECT 'wal', 1 + ifnull(max(value), 0) FROM counters WHERE name = 'wal' "
+    "UNION ALL SELECT 'base', ?"
+)
 
 
 @cache

@@ -27,17 +27,19 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Annotated, Final
-from urllib.parse import quote
+from typing import Annotated, Any, Final
+from urllib.parse import quote, unquote
 
 import msgspec
 from aiohttp import hdrs, web
 
-from mainspring.bus import EventId, NewEvent, Published, UnknownEvent, envelope
+from mainspring.bus import Entry, EventId, Forbidden, NewEvent, Published, UnknownEvent, envelope
+from mainspring.bus.access import Pattern, is_pattern
 from mainspring.errors import MainspringError
-from mainspring.log import StoredEvent
+from mainspring.log import DamagedEvent, StoredEvent
 from mainspring.server.http.call import JSON, MAX_INTEGER, Call, decode_body, json_response, unsupported
 from mainspring.server.http.documents import cloudevents
 from mainspring.server.http.problem import HttpProblem, bad_query, cut_short
@@ -156,6 +158,7 @@ async def publish(call: Call) -> web.Response:
     else:
         given = decode_body(EventBody, body)
         event, expect = given.event(), given.expect
+    call.quota.spend(1, 0)
     published = await call.bus.publish(
         call.topic,
         event.payload,
@@ -197,6 +200,7 @@ async def _publish_batch(call: Call, given: Iterable[NewEvent]) -> web.Response:
             await asyncio.sleep(0)
     if not events:
         raise HttpProblem("bad_frame", "The batch holds no event.", "Send at least one.")
+    call.quota.spend(len(events), 0)
     claimed = {event.headers.get("agent_id") if event.headers else None for event in events}
     named = claimed.pop() if len(claimed) == 1 else None  # a batch has one publisher
     agent = call.publisher(None if named is None else {"agent_id": named})
@@ -268,16 +272,42 @@ class StoredEnvelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-_PAGE: Final = "Events, and the cursor that goes on behind them."
-StoredEventPage: type = described("StoredEventPage", _PAGE, events=list[StoredEnvelope], cursor=str)
+class DamagedPlace(msgspec.Struct, frozen=True):
+    """Where a stored event is damaged: it cannot be read any more."""
+
+    topic: str
+    partition: int
+    offset: int
+    code: str
+    message: str
 
 
-def one_line(event: StoredEvent) -> bytes:
+def _damaged(entry: DamagedEvent) -> bytes:
+    return msgspec.json.encode(DamagedPlace(entry.topic, entry.partition, entry.offset, entry.code, entry.message))
+
+
+def one_line(entry: Entry) -> bytes:
     """The event as one line of NDJSON. In JSON text, a bare line break can only stand between tokens."""
-    return envelope(event).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
+    if isinstance(entry, DamagedEvent):
+        return b'{"damaged":' + _damaged(entry) + b"}\n"
+    return envelope(entry).replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
-_ENCODINGS: Final[dict[str, tuple[Callable[[StoredEvent], bytes], bytes, bytes, bytes]]] = {
+class StoredEventPage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Events, and the cursor that goes on behind them. `damaged` says which events among them cannot be read."""
+
+    events: list[StoredEnvelope]
+    cursor: str
+    damaged: list[DamagedPlace] = []
+
+
+def _sound(entry: Entry) -> StoredEvent:
+    if isinstance(entry, DamagedEvent):
+        raise entry
+    return entry
+
+
+_ENCODINGS: Final[dict[str, tuple[Callable[[Any], bytes], bytes, bytes, bytes]]] = {
     # how an event is written, and what stands before the first one, between two, and behind the last one
     JSON: (envelope, b'{"events":[', b",", b"]"),
     NDJSON: (one_line, b"", b"", b""),
@@ -294,8 +324,8 @@ class Range:
     limit: int | None
     to_ms: int | None
 
-    def includes(self, event: StoredEvent) -> bool:
-        return self.to_ms is None or event.ts < self.to_ms
+    def includes(self, entry: Entry) -> bool:
+        return self.to_ms is None or isinstance(entry, DamagedEvent) or entry.ts < self.to_ms
 
 
 @operation(
@@ -326,18 +356,32 @@ async def read_events(call: Call) -> web.StreamResponse:
     wanted = await _range(call, DEFAULT_LIMIT if form != NDJSON else None)
     pages = _pages(call, wanted)
     # Read before the answer begins, so that a refusal still has its status.
-    page: list[StoredEvent] = await anext(pages, [])
+    page: list[Entry] = await anext(pages, [])
+    if page and form == cloudevents.BATCHED:  # has no place to name a damaged event in
+        _sound(page[0])
     response = web.StreamResponse(headers={hdrs.CONTENT_TYPE: form, hdrs.CACHE_CONTROL: "no-store"})
     await response.prepare(call.request)
     if call.request.method == hdrs.METH_HEAD:
         return response
     encode, begin, between, end = _ENCODINGS[form]
+    damaged: list[bytes] = []
+    begun = False
     try:
-        if not page:
-            end = begin + end
         while page:
-            await _write(call, response, begin + between.join(encode(event) for event in page))
-            begin, page = between, await anext(pages, [])
+            while form != NDJSON and page and isinstance(page[0], DamagedEvent):  # they come first in a page
+                if form == JSON:
+                    damaged.append(_damaged(page[0]))
+                    del page[0]
+                else:
+                    raise page[0]
+            if page:
+                await _write(call, response, begin + between.join(encode(entry) for entry in page))
+                begin, begun = between, True
+            page = await anext(pages, [])
+        if not begun:
+            end = begin + end
+        if damaged:
+            end += b',"damaged":[' + b",".join(damaged) + b"]"
         if form == JSON:
             end += b',"cursor":"%b"}' % cursor_text(wanted.seen)
         await response.write_eof(end)
@@ -354,18 +398,19 @@ async def read_events(call: Call) -> web.StreamResponse:
 async def read_event(call: Call) -> web.Response:
     """The event at one offset; as JSON or as a CloudEvent.
 
-    404 when nothing is there (any more).
+    404 when nothing is there (any more), 500 with the code `damaged_event` when its bytes are not what was stored.
     """
     form = call.accepted_type((JSON, cloudevents.STRUCTURED))
     topic, partition, offset = call.topic, call.path_integer("partition"), call.path_integer("offset")
     count = call.bus.topics.get(topic).config.partitions
-    found = await call.bus.read(topic, partition, offset, 1, agent=call.caller) if partition < count else []
+    found = await call.bus.entries(topic, partition, offset, 1, agent=call.caller) if partition < count else []
     if not found or found[0].offset != offset:
         raise UnknownEvent(
             f"There is no event at offset {offset} of partition {partition}.",
             remedy=f"GET /topics/{topic}/offsets says where the partition begins and ends.",
         )
-    text = envelope(found[0]) if form == JSON else cloudevents.to_structured(found[0])
+    event = _sound(found[0])
+    text = envelope(event) if form == JSON else cloudevents.to_structured(event)
     return json_response(text, content_type=form)
 
 
@@ -375,15 +420,15 @@ async def _range(call: Call, default_limit: int | None) -> Range:
     partition, limit = call.integer("partition"), call.integer("limit", least=1)
     if partition is not None and partition >= count:
         raise bad_query(f"The topic has the partitions 0 to {count - 1}.", "Ask for one of them, or for all.")
-    tails = await _tails(call)
+    tails = await _tails(call, call.topic)
     if partition is not None:
         tails = {partition: tails[partition]}
     seen = await _begin_reading(call, tails)
     return Range(tails, seen, limit or default_limit, call.moment_ms("to"))
 
 
-async def _tails(call: Call) -> dict[int, int]:
-    return {each.partition: each.tail for each in await call.bus.groups.offsets(call.topic)}
+async def _tails(call: Call, topic: str) -> dict[int, int]:
+    return {each.partition: each.tail for each in await call.bus.groups.offsets(topic)}
 
 
 async def _begin_reading(call: Call, tails: dict[int, int]) -> dict[int, int]:
@@ -394,7 +439,7 @@ async def _begin_reading(call: Call, tails: dict[int, int]) -> dict[int, int]:
     if given == ["cursor"]:
         return _cursor_within(call.request.query["cursor"], tails)
     if given == ["from"]:
-        return await _seen_at_moment(call, tails)
+        return await _seen_at_moment(call, call.topic, tails)
     offset = call.integer("offset") or 0
     if offset > 1 and len(tails) > 1:
         raise bad_query("An offset belongs to one partition.", "Give the partition too, or use a cursor.")
@@ -413,18 +458,18 @@ def _cursor_within(text: str, tails: dict[int, int]) -> dict[int, int]:
     return {partition: brought.get(partition, 0) for partition in tails}
 
 
-async def _seen_at_moment(call: Call, tails: dict[int, int]) -> dict[int, int]:
+async def _seen_at_moment(call: Call, topic: str, tails: dict[int, int]) -> dict[int, int]:
     from_ms = call.moment_ms("from") or 0
-    return {each: await call.bus.offset_at(call.topic, each, from_ms) - 1 for each in tails}
+    return {each: await call.bus.offset_at(topic, each, from_ms) - 1 for each in tails}
 
 
-async def _pages(call: Call, wanted: Range) -> AsyncIterator[list[StoredEvent]]:
+async def _pages(call: Call, wanted: Range) -> AsyncIterator[list[Entry]]:
     """The events of the range, a page at a time; moves the cursor along. No page is empty."""
     left = wanted.limit
     for partition, tail in sorted(wanted.tails.items()):
-        while left != 0 and (start := wanted.seen[partition] + 1) <= tail:
+        while left != 0 and (start := wanted.seen[partition] + 1) <= max(tail, 1):  # an empty one may be damaged
             size = PAGE_EVENTS if left is None else min(left, PAGE_EVENTS)
-            page = await call.bus.read(call.topic, partition, start, size, agent=call.caller)
+            page = await call.bus.entries(call.topic, partition, start, size, agent=call.caller)
             page = [event for event in page if event.offset <= tail]
             if not page:
                 wanted.seen[partition] = tail
@@ -460,10 +505,12 @@ async def _pages(call: Call, wanted: Range) -> AsyncIterator[list[StoredEvent]]:
     lasts=True,
 )
 async def stream_events(call: Call) -> web.StreamResponse:
-    """Events as they are published, as server-sent events."""
-    call.bus.topics.get(call.topic)  # raises UnknownTopic
-    await call.check("subscribe")
-    seen = await _begin_stream(call)
+    """Events as they are published, as server-sent events.
+
+    The topic may be a pattern, `orders.*`: then it is of every topic whose name fits and that the caller may read, and
+    topics that appear later join by themselves.
+    """
+    place = await (_begin_pattern(call) if is_pattern(call.topic) else _begin_stream(call))
     response = web.StreamResponse(
         headers={
             hdrs.CONTENT_TYPE: EVENT_STREAM,
@@ -474,10 +521,10 @@ async def stream_events(call: Call) -> web.StreamResponse:
     await response.prepare(call.request)
     if call.request.method == hdrs.METH_HEAD:
         return response
-    batches = call.bus.follow(call.topic, after=dict(seen), agent=call.caller)
+    batches = place.follow(call)
     try:
-        await _write(call, response, b"retry: %d\n\nid: %b\n\n" % (RECONNECT_MS, cursor_text(seen)))
-        await _relay(call, response, batches, seen)
+        await _write(call, response, b"retry: %d\n\nid: %b\n\n" % (RECONNECT_MS, place.cursor()))
+        await _relay(call, response, batches, place)
         await response.write_eof()
     except Exception as error:
         return cut_short(call.request, response, error)
@@ -487,20 +534,78 @@ async def stream_events(call: Call) -> web.StreamResponse:
     return response
 
 
-async def _begin_stream(call: Call) -> dict[int, int]:
+class _TopicPlace:
+    """How far a stream of one topic has come."""
+
+    def __init__(self, seen: dict[int, int]) -> None:
+        self._seen = seen
+
+    def follow(self, call: Call) -> AsyncIterator[list[Entry]]:
+        return call.bus.follow_entries(call.topic, after=dict(self._seen), agent=call.caller)
+
+    def note(self, event: Entry) -> None:
+        self._seen[event.partition] = event.offset
+
+    def cursor(self) -> bytes:
+        return cursor_text(self._seen)
+
+
+class _PatternPlace:
+    """How far a stream of a pattern has come: the cursor of each topic, `orders.eu=0:12;orders.us=0:7`."""
+
+    def __init__(self, seen: dict[str, dict[int, int]]) -> None:
+        self._seen = seen
+
+    def follow(self, call: Call) -> AsyncIterator[list[Entry]]:
+        after = {topic: dict(seen) for topic, seen in self._seen.items()}
+        return call.bus.follow_pattern(call.topic, after, agent=call.caller)
+
+    def note(self, event: Entry) -> None:
+        self._seen.setdefault(event.topic, {})[event.partition] = event.offset
+
+    def cursor(self) -> bytes:
+        return b";".join(b"%b=%b" % (quote(topic).encode(), cursor_text(seen)) for topic, seen in self._seen.items())
+
+
+async def _begin_stream(call: Call) -> _TopicPlace:
     """Where the reader goes on; what it brings back from an earlier connection wins over what its address says."""
-    tails, query = await _tails(call), call.request.query
-    brought = call.request.headers.get(_LAST_EVENT_ID) or query.get("cursor")
-    if brought:
-        return _cursor_within(brought, tails)
-    start = query.get("from", "latest")
+    call.bus.topics.get(call.topic)  # raises UnknownTopic
+    await call.check("subscribe")
+    tails = await _tails(call, call.topic)
+    brought = _brought(call)
+    return _TopicPlace(_cursor_within(brought, tails) if brought else await _start_of(call, call.topic, tails))
+
+
+async def _begin_pattern(call: Call) -> _PatternPlace:
+    pattern = Pattern(call.topic)
+    if brought := _brought(call):
+        pairs = [each.partition("=") for each in brought.split(";")]
+        return _PatternPlace({unquote(topic): parse_cursor(cursor) for topic, _, cursor in pairs})
+    places: dict[str, dict[int, int]] = {}
+    for topic in call.bus.topics.all():
+        if topic.exists and pattern.covers_topic(topic.name):
+            with suppress(Forbidden):
+                await call.check("subscribe", topic.name)
+                places[topic.name] = await _start_of(call, topic.name, await _tails(call, topic.name))
+    return _PatternPlace(places)
+
+
+def _brought(call: Call) -> str | None:
+    return call.request.headers.get(_LAST_EVENT_ID) or call.request.query.get("cursor")
+
+
+async def _start_of(call: Call, topic: str, tails: dict[int, int]) -> dict[int, int]:
+    start = call.request.query.get("from", "latest")
     if start == "latest":
         return tails
-    return dict.fromkeys(tails, 0) if start == "beginning" else await _seen_at_moment(call, tails)
+    return dict.fromkeys(tails, 0) if start == "beginning" else await _seen_at_moment(call, topic, tails)
 
 
 async def _relay(
-    call: Call, response: web.StreamResponse, batches: AsyncIterator[list[StoredEvent]], seen: dict[int, int]
+    call: Call,
+    response: web.StreamResponse,
+    batches: AsyncIterator[list[Entry]],
+    place: _TopicPlace | _PatternPlace,
 ) -> None:
     """Pass on what comes until the bus or the node stops; say something whenever nothing came for a while."""
     coming = asyncio.ensure_future(anext(batches, None))
@@ -514,7 +619,7 @@ async def _relay(
                 batch = coming.result()
                 if batch is None:
                     return
-                await _write(call, response, _messages(batch, seen))
+                await _write(call, response, _messages(batch, place))
                 coming = asyncio.ensure_future(anext(batches, None))
             elif closing in done:
                 return
@@ -526,11 +631,14 @@ async def _relay(
         await asyncio.gather(coming, closing, return_exceptions=True)
 
 
-def _messages(batch: list[StoredEvent], seen: dict[int, int]) -> bytes:
+def _messages(batch: list[Entry], place: _TopicPlace | _PatternPlace) -> bytes:
     messages: list[bytes] = []
-    for event in batch:
-        seen[event.partition] = event.offset
-        messages.append(sse_message(envelope(event), cursor_text(seen)))
+    for entry in batch:
+        place.note(entry)
+        if isinstance(entry, DamagedEvent):
+            messages.append(b"event: damaged\n" + sse_message(_damaged(entry), place.cursor()))
+        else:
+            messages.append(sse_message(envelope(entry), place.cursor()))
     return b"".join(messages)
 
 

@@ -1,0 +1,203 @@
+"""The files of a log: who owns them, whether they are still there, and whether they belong together.
+
+SQLite goes on writing to a file that was removed or replaced under its name, and says that all is well; and it takes a
+write-ahead log that lies beside a database for that database's. Both would lose what was acknowledged, so both are
+looked at here: the names while the log is open, the contents before it is opened.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+from mainspring.log.contract import LogDamaged, LogGone, LogLocked
+from mainspring.log.engines.sqlite.plan import LogState
+from mainspring.log.engines.sqlite.wal import Wal, counters_of, read_wal, wal_of
+from mainspring.private_files import make_private_file, narrow, open_private
+
+logger: logging.Logger = logging.getLogger("mainspring.log")
+
+Identity = tuple[int, int]  # device and inode of a file
+
+_AROUND: Final = ("", "-wal", "-shm", ".lock")  # what lies beside a database, and the database itself
+
+
+def files_of(path: Path) -> list[Path]:
+    """The database, and what SQLite and the lock keep beside it."""
+    return [path.with_name(path.name + suffix) for suffix in _AROUND]
+
+
+def make_private(path: Path) -> None:
+    """Have the database there, for its owner alone; SQLite gives its other files the same mode."""
+    make_private_file(path)
+    for each in files_of(path):
+        narrow(each)
+
+
+class FileLock:
+    """One process writes a log. The lock is the kernel's (`flock`), so it ends with the process however that ends.
+
+    There is no stale lock to remove by hand. The file also holds the owner's pid, only so that a refusal can name it.
+
+    Held from construction until `release`. Raises `LogLocked` when another process, or another engine, holds it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            owner = os.pread(self._descriptor, 32, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._descriptor)
+            raise LogLocked(
+                f"the log at {path.parent} is in use by process {owner}",
+                remedy="stop that process, or give this one its own data directory",
+            ) from error
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+        with suppress(OSError):  # on a full disk the lock still holds, only nameless
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """The file stays: removing it could take it from under the next owner."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class FileWatch:
+    """Whether the names of open files still lead to them."""
+
+    def __init__(self, database: Path) -> None:
+        """The files must be there and open."""
+        self._database, self._wal, _, self._lock = map(str, files_of(database))
+        self._known: dict[str, Identity] = {name: _identity(name) for name in (self._database, self._wal)}
+        self._also: dict[str, Identity] = {self._lock: _identity(self._lock)} if os.path.exists(self._lock) else {}
+
+    def reopened(self) -> None:
+        """SQLite may have made the write-ahead log anew."""
+        self._known[self._wal] = _identity(self._wal)
+
+    @property
+    def database_is_there(self) -> bool:
+        return _is(self._database, self._known[self._database])
+
+    def look(self, *, at_lock: bool = False) -> LogGone | None:
+        """Which file is gone. The lock matters to a second node only, so not every look needs to include it."""
+        for name, identity in self._known.items():
+            if not _is(name, identity):
+                return _gone(name)
+        for name, identity in self._also.items() if at_lock else ():
+            if not _is(name, identity):
+                return _gone(name)
+        return None
+
+
+def _identity(name: str) -> Identity:
+    found = os.stat(name)
+    return found.st_dev, found.st_ino
+
+
+def _is(name: str, identity: Identity) -> bool:
+    try:
+        return _identity(name) == identity
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:  # it cannot be looked at now, which says nothing
+        return True
+
+
+def _gone(name: str) -> LogGone:
+    what = "replaced" if os.path.exists(name) else "removed or moved"
+    return LogGone(
+        f"the log's file {name} was {what} while it was in use; nothing more can be stored",
+        remedy="put the files back as they were, or restore a backup, and start the node again",
+    )
+
+
+# -- before the log is opened
+
+
+def look_at_wal(path: Path) -> Wal | None:
+    """The write-ahead log of a database; None when there is none that holds anything."""
+    if not path.exists():
+        return read_wal(wal_of(path))
+    with path.open("rb") as database:
+        stated = int.from_bytes(database.read(18)[16:], "big")
+        page_bytes = {0: 4_096, 1: 65_536}.get(stated, stated)
+
+        def page_of_database(page: int) -> bytes | None:
+            database.seek((page - 1) * page_bytes)
+            return database.read(page_bytes) or None
+
+        return read_wal(wal_of(path), page_bytes, page_of_database)
+
+
+def refuse_foreign_wal(path: Path, wal: Wal | None) -> None:
+    """Without its database, or beside another one, a write-ahead log would be thrown away or do harm.
+
+    Raises `LogDamaged`."""
+    place = wal_of(path)
+    if wal is None:
+        return
+    if not path.exists() or not path.stat().st_size:
+        raise LogDamaged(
+            f"{place} is there without its database {path.name}: commits that were acknowledged may be in it",
+            remedy=f"put {path.name} back beside it; or, to begin anew without them, move {place.name} away",
+        )
+    why = _why_foreign(path, wal)
+    if why:
+        raise LogDamaged(
+            f"{place} does not belong to the database beside it: {why}",
+            remedy=f"put back the {path.name} it belongs to; or, to use the database as it is, move {place.name} away",
+        )
+
+
+def refuse_hidden_commits(path: Path, wal: Wal | None) -> None:
+    """Raise `LogDamaged` when SQLite would drop commits that were acknowledged, because a byte before them is damaged.
+
+    What a loss of power leaves is no damage: the last commit, which was not acknowledged. That is said, and dropped."""
+    if wal is None:
+        return
+    if wal.has_lost:
+        raise LogDamaged(
+            f"{wal_of(path)} is damaged ({wal.faults[0]}) and hides {wal.hidden_commits} commits that were "
+            "acknowledged; SQLite would write over them",
+            remedy=f"run `mainspring log recover --data {path.parent}`: it keeps a copy, then brings them back",
+        )
+    if wal.has_torn_end:
+        logger.warning(
+            "the last commit in %s is not whole and is left out; it was under way when the machine stopped",
+            wal_of(path),
+        )
+
+
+def _why_foreign(path: Path, wal: Wal) -> str:
+    """Each log has a number, and counts its write-ahead logs: see `SqliteWriter`."""
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?immutable=1", uri=True)) as database:
+            root = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'counters'").fetchone()
+            if root is None:
+                return ""
+            held = dict(database.execute("SELECT name, value FROM counters").fetchall())
+            appended = LogState(database).count_appended()
+    except sqlite3.Error:
+        return ""  # opening it will say what is wrong with it
+    numbered = [image for image in map(counters_of, wal.images(root[0])) if "wal" in image]
+    if not numbered:
+        return ""
+    first, last = numbered[0], numbered[-1]
+    if held.get("log", last["log"]) != last["log"]:
+        return "it is of another log"
+    if appended < first["base"]:
+        return "the database is older, as a restored backup is"
+    if held.get("wal", 0) > last["wal"]:
+        return "the database is newer"
+    return ""

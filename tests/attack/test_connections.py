@@ -1,0 +1,122 @@
+"""Who only holds connections keeps nobody out: an operator expects silent peers to be dropped, and others to be served.
+
+Times are those of the settings, made short; what is awaited is that the node ends a connection, never a moment.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.serving import PATIENCE_S
+from tests.support.victim import NOBODY, OPS, PUBLISHER, Victim, attacked
+
+SHORT = {
+    "MAINSPRING_HEADER_TIMEOUT_MS": "500",
+    "MAINSPRING_BODY_TIMEOUT_MS": "500",
+    "MAINSPRING_KEEP_ALIVE_MS": "1000",
+}
+
+
+def connect(node: Victim) -> socket.socket:
+    peer = socket.create_connection(("127.0.0.1", node.port), timeout=PATIENCE_S)
+    peer.settimeout(PATIENCE_S)
+    return peer
+
+
+def ends(peer: socket.socket) -> bytes:
+    """What the node says until it closes the connection."""
+    said = b""
+    with contextlib.suppress(ConnectionResetError):
+        while part := peer.recv(65536):
+            said += part
+    return said
+
+
+def test_silent_connections_leave_room_for_everybody_else(tmp_path: Path) -> None:
+    node = Victim(folder=tmp_path)
+    node.command[:0] = ["sh", "-c", 'ulimit -n 256; exec "$@"', "sh"]
+    with node, contextlib.ExitStack() as held:
+        for _ in range(400):
+            held.enter_context(connect(node))
+        assert node.ask("GET", "/healthz").status == 200
+        assert node.ask("POST", "/topics/innocent/events", {"payload": 1}).status == 201
+        with socket.socket(socket.AF_UNIX) as peer:
+            peer.connect(str(node.kernel_socket))
+            peer.settimeout(PATIENCE_S)
+            peer.sendall(b"this is no message\n")
+            assert b"error" in peer.recv(65536)
+        assert "descriptors" in node.errors()
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    with attacked(tmp_path_factory.mktemp("node"), env=SHORT) as victim:
+        yield victim
+
+
+@pytest.mark.parametrize("said", [b"", b"GET /heal", b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+def test_a_connection_without_a_complete_request_is_closed(node: Victim, said: bytes) -> None:
+    with node.spending_at_most(2.0), connect(node) as peer:
+        peer.sendall(said)
+        ends(peer)
+
+
+def test_a_body_that_does_not_come_is_answered_and_the_connection_closed(node: Victim) -> None:
+    with node.spending_at_most(2.0), connect(node) as peer:
+        head = f"POST /topics/orders.x/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {PUBLISHER}\r\n"
+        peer.sendall(f"{head}Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{{".encode())
+        assert b" 408 " in ends(peer)
+
+
+def test_a_connection_rests_between_requests_but_not_for_ever(node: Victim) -> None:
+    with node.spending_at_most(2.0), connect(node) as peer:
+        for _ in range(2):
+            peer.sendall(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert b" 200 " in peer.recv(65536)
+        ends(peer)
+
+
+def upgraded(node: Victim, token: str) -> socket.socket:
+    peer = connect(node)
+    key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
+    head = f"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n"
+    peer.sendall(f"{head}Authorization: Bearer {token}\r\n\r\n".encode())
+    assert b" 101 " in peer.recv(65536)
+    return peer
+
+
+def frame_head(size: int) -> bytes:
+    return struct.pack("!BBQ4s", 0x81, 0x80 | 127, size, bytes(4))
+
+
+def test_a_frame_that_does_not_end_is_given_up(node: Victim) -> None:
+    with node.spending_at_most(5.0), upgraded(node, NOBODY) as peer:
+        peer.sendall(frame_head(1 << 20) + b"x" * 200_000)
+        ends(peer)
+
+
+def test_unfinished_frames_of_many_connections_have_a_bound_together(tmp_path: Path) -> None:
+    with (
+        attacked(tmp_path) as node,
+        node.spending_at_most(20.0, grows_mb=250),
+        contextlib.ExitStack() as held,
+    ):
+        peers = [held.enter_context(upgraded(node, NOBODY)) for _ in range(150)]
+        ended = 0
+        for peer in peers:
+            try:
+                peer.sendall(frame_head(15 << 20) + b"x" * 1_000_000)
+            except OSError:
+                ended += 1
+        deadline = time.monotonic() + PATIENCE_S
+        metric = b'mainspring_port_connections_ended_total{reason="unfinished"}'
+        while time.monotonic() < deadline and not ended:
+            ended = metric in node.ask("GET", "/metrics", token=OPS).body
+        assert ended
