@@ -7,6 +7,7 @@
 #   make bench   measure, one JSON object per part
 #   make pages   write the reference pages that are made from the code
 #   make crash   kill nodes under load a thousand times, and look for anything lost
+#   make power-cuts open every state that a loss of power may leave of the log's files
 #   make mutants break the code on purpose, one fault at a time, and see that the tests notice
 #   make fuzz    send a million random inputs to every face of a node, beside an innocent client
 #   make chaos   break servers and nodes for an hour, and check what they promised
@@ -23,10 +24,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long crash mutants fuzz chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants fuzz chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -13
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -14
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -77,6 +78,10 @@ mutants: prepare
 fuzz: $(FUZZ)
 	$(BIN)/python -m tests.fuzz $(ARGS)
 	$(BIN)/python -m tests.fuzz.openapi $(VENV)/schemathesis/bin/schemathesis
+
+# What a loss of power may leave of the files, for every sequence of up to three operations; POWER_CUTS=100 takes so many.
+power-cuts: prepare
+	POWER_CUTS=$(or $(POWER_CUTS),all) $(BIN)/python -m pytest tests/process/log/test_power_cuts.py -s --timeout 86400 $(ARGS)
 
 # Rounds of faults on real servers: an hour on each engine unless CHAOS_SECONDS and CHAOS_ROUNDS say otherwise.
 chaos: prepare

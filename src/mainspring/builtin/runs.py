@@ -16,6 +16,7 @@ import msgspec
 from mainspring.builtin.answers import Messages, about
 from mainspring.builtin.events import on_remote_change
 from mainspring.bus import Bus
+from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.log import Change, Prepared
@@ -275,7 +276,8 @@ class KernelPort:
         self._kernel.note("effect", "Ask", key, causation=key.rpartition("#")[0], correlation=correlation)
         correlation = correlation or key  # a run that no message started is a conversation of its own
         timeout = None if timeout_ms is None else timeout_ms / 1_000
-        return await self._kernel.ask(kind, type, data, timeout=timeout, correlation=correlation, causation=key)
+        asked = {} if data is None else data
+        return await self._kernel.ask(kind, type, asked, timeout=timeout, correlation=correlation, causation=key)
 
 
 class BusPort:
@@ -285,12 +287,21 @@ class BusPort:
         self._bus = bus
 
     def prepare(
-        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        id: str,
+        ttl: Duration = 0,
     ) -> Prepared:
-        return self._bus.prepare(topic, payload, key=key, headers=headers, id=id)
+        return self._bus.prepare(topic, payload, key=key, headers=headers, id=id, ttl=ttl)
 
-    async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
-        published = await self._bus.publish(topic, payload, key=key, headers=headers)
+    async def publish(
+        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, ttl: Duration = 0
+    ) -> str:
+        published = await self._bus.publish(topic, payload, key=key, headers=headers, ttl=ttl)
         return published.id
 
     async def position(self, topic: str) -> dict[str, int]:

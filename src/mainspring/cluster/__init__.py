@@ -15,7 +15,7 @@ from mainspring.cluster.cluster import About, Alone, Cluster, NodeView, Role
 from mainspring.cluster.membership import LEASE_MS, Membership, NameTaken
 from mainspring.cluster.peers import FORMAT, NODES, inbox
 from mainspring.cluster.program_versions import DeclarationsInForce, Declared, ProgramOrder, ProgramVersions
-from mainspring.cluster.startup import Home, NotDurable, check_durability, node_name, with_patience
+from mainspring.cluster.startup import DurabilityWatch, Home, NotDurable, node_name, with_patience
 
 __all__ = [
     "FORMAT",
@@ -26,6 +26,7 @@ __all__ = [
     "Cluster",
     "DeclarationsInForce",
     "Declared",
+    "DurabilityWatch",
     "Home",
     "Membership",
     "NameTaken",
@@ -34,7 +35,6 @@ __all__ = [
     "ProgramOrder",
     "ProgramVersions",
     "Role",
-    "check_durability",
     "inbox",
     "node_name",
     "with_patience",

@@ -50,11 +50,15 @@ class Context(msgspec.Struct, eq=False):
         self._port.emit(self.message, _checked(type), _encoded(data, type))
 
     async def send(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
-        """Ask another capability and wait; gives the reply's data, raises `Fail` with the error's code and text."""
+        """Ask another capability and wait; gives the reply's data, raises `Fail` with the error's code and text.
+
+        Without data the message has `{}`, as from a client.
+        """
         if kind not in ("command", "query"):
             raise ValueError(f"send takes a command or a query, not {kind!r}")
         limit_ms = None if timeout is None else timeout_ms(timeout)
-        answer = await self._port.request(self.message, kind, _checked(type), _encoded(data, type), limit_ms)
+        raw = _encoded({} if data is None else data, type)
+        answer = await self._port.request(self.message, kind, _checked(type), raw, limit_ms)
         if answer.kind == "reply":
             return answer.data
         raise fail_from(answer.data, answer.type)

@@ -23,7 +23,7 @@ from mainspring.app import App, DeclaredConsumer, refuse_shared_groups
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
 from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
-from mainspring.cluster import About, Alone, Cluster, Home, Membership, check_durability, node_name, with_patience
+from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, open_engine
@@ -279,7 +279,13 @@ class Core:
         if isinstance(engine, FallibleEngine):
             engine.on_failure(self._must_end)
         required = settings.require_durable
-        await with_patience(lambda: check_durability(self.log, required=required), self.loop, settings.wait_for_engine)
+        self.durability: DurabilityWatch = DurabilityWatch(
+            self.log, self.loop, required=required, failed=self._must_end
+        )
+        await with_patience(self.durability.ask, self.loop, settings.wait_for_engine)
+        if self.log.shared:
+            watching = asyncio.create_task(self.durability.follow(), name="durability")
+            self._undo.callback(watching.cancel)
         self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
 
     def _alone(self) -> Alone:

@@ -148,6 +148,7 @@ def web_runner(
         runtime=core.runtime,
         heartbeat=core.heartbeat,
         cluster=core.cluster,
+        durability=lambda: core.durability.found,
         draining=lambda: core.draining,
         lost_leases=lost_leases,
         connections=connections,

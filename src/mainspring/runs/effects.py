@@ -280,12 +280,21 @@ class Ask(Effect[Any]):
 
 
 class Publish(Effect[str]):
-    """Append an event to a topic; answered with the event's id. In a durable run it happens exactly once."""
+    """Append an event to a topic; answered with the event's id. In a durable run it happens exactly once.
+
+    When `ttl` has passed since it was stored (0: never), groups that have not handled it do not get it any more.
+    """
 
     topic: str
     payload: Any = None
     key: str | None = None
     headers: dict[str, str] | None = None
+    ttl: Duration = 0
+
+    def __arguments__(self) -> Any:
+        said = {"topic": self.topic, "payload": self.payload, "key": self.key, "headers": self.headers}
+        ttl_ms = duration_ms(self.ttl)
+        return {**said, "ttl_ms": ttl_ms} if ttl_ms else said  # as it was before there was a ttl
 
 
 class _Watching(msgspec.Struct):

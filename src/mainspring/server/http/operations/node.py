@@ -143,13 +143,13 @@ async def show_nodes(call: Call) -> Nodes:
     As this node sees it.
     """
     cluster = call.kernel.cluster if call.kernel is not None else Alone()
-    return Nodes(cluster.nodes(), await _engine(call.face.node))
+    return Nodes(cluster.nodes(), _engine(call.face.node))
 
 
-async def _engine(node: NodeParts) -> EngineView | None:
+def _engine(node: NodeParts) -> EngineView | None:
     if node.log is None:
         return None
-    found = await node.durability()
+    found = node.durability()
     known = (found.durable, found.statement) if found is not None else ()
     return EngineView(node.log.engine.name, node.log.shared, *known)
 
