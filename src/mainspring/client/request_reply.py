@@ -88,7 +88,11 @@ class Requests:
         except NodeRefused as error:
             if error.code != "unknown_topic":
                 raise
-            await self._client.put_topic(topic, retentionMs=KEPT_MS)
+            try:
+                await self._client.put_topic(topic, retentionMs=KEPT_MS)
+            except NodeRefused as refused:
+                if refused.code != "forbidden":  # who may not create topics makes it by subscribing
+                    raise
         inbox = self._client.subscribe(
             topic, group=f"reply:{self._name}", from_="latest", header=(REPLY_FOR, self._name), max_inflight=1_000
         )

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from mainspring.app import App, DeclaredConsumer, refuse_shared_groups
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
 from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
+from mainspring.bus.access import Token, TokenSource
 from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
@@ -194,6 +195,10 @@ class Core:
 
     async def _prepare(self) -> None:
         """Before anything is acquired."""
+        settings = self.settings
+        self.tokens: TokenSource = TokenSource(
+            settings.tokens, settings.tokens_file, certificates=bool(settings.tls_client_ca)
+        )
 
     async def _adapt(self) -> list[str]:
         """Open the sockets; gives their addresses."""
@@ -224,7 +229,9 @@ class Core:
             random=self._random,
             checker=self._checker or (app.checker if app else None),
             cluster=self.cluster,
+            tokens=self.tokens,
         )
+        self.tokens.on_change = self._tokens_changed
         self.versions: PublishedVersions = PublishedVersions(self.bus)
         self.kernel: Kernel = Kernel(
             loop=self.loop,
@@ -235,7 +242,7 @@ class Core:
             restart=app.restart if app else None,
             publisher=self._publish,
             preparer=self._prepare_event,
-            on_shutdown=lambda: self._on_shutdown(),
+            on_shutdown=self._asked_to_stop,
             cluster=self.cluster,
             threads=self.threads,
         )
@@ -323,6 +330,15 @@ class Core:
         self._undo.push_async_callback(membership.leave)
         await with_patience(membership.join, self.loop, settings.wait_for_engine)
         return membership
+
+    def _asked_to_stop(self) -> None:
+        self.bus.audit.did("shutdown", about="Syscall.Shutdown")
+        self._on_shutdown()
+
+    def _tokens_changed(self, new: Sequence[Token], gone: Sequence[Token]) -> None:
+        for action, tokens in (("token_added", new), ("token_removed", gone)):
+            for token in tokens:
+                self.bus.audit.did(action, token.agent, token.id)
 
     def _must_end(self, error: MainspringError) -> None:
         """This node cannot go on; somebody has to start it again."""

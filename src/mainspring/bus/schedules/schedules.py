@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mainspring.bus.errors import Unavailable, UnknownSchedule
+from mainspring.bus.audit import Audit
+from mainspring.bus.errors import Forbidden, Unavailable, UnknownSchedule
 from mainspring.bus.protocol import EXPIRES
 from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher
@@ -93,7 +94,9 @@ class Schedules:
         delivery: Delivery,
         role: Role,
         unsettled: Callable[[str], Awaitable[str]],
+        audit: Audit,
     ) -> None:
+        self._audit = audit
         self._unsettled = unsettled
         self._role = role
         self._log = log
@@ -524,7 +527,9 @@ class Schedules:
         self._role.guard(batch)
         try:
             why = await self._unsettled(schedule.topic) if schedule.overlap == "skip" else ""
-            if why:
+            if refusal := await self._refusal(schedule):
+                await self._stop(schedule, version, batch, refusal)
+            elif why:
                 await self._skip(schedule, version, now, batch, why)
             else:
                 await self._publish(schedule.planned(now), version, now, batch)
@@ -546,6 +551,28 @@ class Schedules:
         stored(receipt)
         self._keep(moved, receipt.versions[0])
         return accepted.published(receipt.offsets)[0]
+
+    async def _refusal(self, schedule: Schedule) -> str:
+        """Why its owner may not publish this any more; "" where it may, or where nobody is its owner."""
+        owner = schedule.owner or _former_owner(schedule)
+        if owner is None:
+            return ""
+        try:
+            await self._admission.access.check_owner(schedule.topic, owner)
+        except Forbidden as error:
+            return error.message
+        return ""
+
+    async def _stop(self, schedule: Schedule, version: int, batch: Batch, why: str) -> None:
+        """Its owner has lost the right: it waits until somebody who has it resumes it."""
+        paused = msgspec.structs.replace(schedule, paused=True)
+        batch.put(SPACE, NAMED + schedule.name, _encode(paused), expect=version)
+        call = LastCall(result="skipped", at_ms=self._clock.wall_ms(), reason=why)
+        stored = add_prepared(batch, [self.called(schedule.name, call)])
+        receipt = await self._log.commit(batch)
+        stored(receipt)
+        self._keep(paused, receipt.versions[0])
+        self._audit.did("schedule_paused", schedule.owner, schedule.name, topic=schedule.topic, reason=why)
 
     async def _skip(self, schedule: Schedule, version: int, now: int, batch: Batch, why: str) -> None:
         moved = schedule.planned(now)
@@ -572,6 +599,12 @@ def _readable(record: Record | None) -> Schedule | None:
         return None if record is None else _decode_schedule(record.value)
     except msgspec.DecodeError:
         return None
+
+
+def _former_owner(schedule: Schedule) -> str | None:
+    """Version 0.1 wrote who made a schedule into its headers alone, and the scopes of the token beside it."""
+    headers = schedule.headers or {}
+    return headers.get("agent_id") if "scopes" in headers else None
 
 
 def _known(name: str, schedule: Schedule | None) -> Schedule:

@@ -271,7 +271,7 @@ class DurableCommands:
     async def _look_for_outcome(self, id: str) -> None:
         """The outcome may have come before anybody waited for it; a later one comes with the changes of the log."""
         try:
-            outcome = await self.outcome(id)
+            outcome = (await self.find(id)).outcome
         except (KeyError, MainspringError):
             return
         if outcome is not None:
@@ -352,15 +352,15 @@ class DurableCommands:
         self._exchange.turn_outcome((mail, error))
         return error
 
-    async def outcome(self, id: str) -> Message | None:
-        """The outcome of a durable command; None while it has none. Raises `KeyError` for an id never accepted."""
+    async def find(self, id: str) -> StoredCommand:
+        """A durable command, with its outcome once it has one. Raises `KeyError` for an id never accepted."""
         entry = self._open.get(id)
         if entry is not None and entry.accepted and entry.stored.outcome is None:
-            return None
+            return entry.stored
         record = await self._log.get(SPACE, id)
         if record is None:
             raise KeyError(id)
-        return decode_command(record.value).outcome
+        return decode_command(record.value)
 
     # --- the log -------------------------------------------------------------------------------------------------
 

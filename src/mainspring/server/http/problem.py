@@ -25,7 +25,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from mainspring.bus import BusError, ExpectationFailed
+from mainspring.bus import BusError, ExpectationFailed, Forbidden
 from mainspring.errors import STATUS_OF_CODE, MainspringError
 
 logger: logging.Logger = logging.getLogger("mainspring.wire.http")
@@ -165,7 +165,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
 
 def cut_short(request: web.Request, response: web.StreamResponse, error: BaseException) -> web.StreamResponse:
     """End an answer that has begun and cannot be completed, so that no reader takes it for complete."""
-    if not isinstance(error, ConnectionError):
+    if not isinstance(error, ConnectionError | Forbidden):  # a right that was taken away meanwhile is no fault
         logger.error("an HTTP answer was cut short: %s", error, exc_info=error)
     if request.transport is not None:
         request.transport.abort()
