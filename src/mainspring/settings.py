@@ -109,6 +109,9 @@ class Settings:
     )
     tls_cert: str = setting("", "PEM file with the certificate chain of the port. Empty: no TLS.")
     tls_key: str = setting("", "PEM file with the certificate's key.")
+    tls_client_ca: str = setting(
+        "", "PEM file with the authorities whose certificates clients may show in place of a token. Empty: none."
+    )
     max_connections: int = setting(
         10_000, "WebSocket connections at one time; more are refused.", unit="connections", least=1
     )
@@ -137,6 +140,53 @@ class Settings:
         60_000, "Time a connection may rest between two requests; longer than proxies wait.", unit="ms", least=1_000
     )
     max_subscriptions: int = setting(1_000, "Subscriptions one connection may hold.", unit="subscriptions", least=1)
+    max_positions: int = setting(
+        50_000,
+        "Groups of one topic times its partitions; each is kept in memory, also without members.",
+        unit="positions",
+        least=1,
+    )
+
+    # Quotas: of the agent of a token, or of an address where there are no tokens; none for `admin`. 0: no limit.
+    quota_connections: int = setting(
+        5_000,
+        "WebSockets of one caller; a token gets at most half of max_connections, so that others get in.",
+        unit="connections",
+        least=0,
+    )
+    quota_streams: int = setting(
+        500,
+        "Streams of events (server-sent events) one caller reads at a time; each holds a page.",
+        unit="streams",
+        least=0,
+    )
+    quota_requests: int = setting(
+        1_000, "HTTP requests of one caller that are being answered; each holds its body.", unit="requests", least=0
+    )
+    quota_subscriptions: int = setting(
+        10_000,
+        "Subscriptions of one caller over all its connections; each holds a window.",
+        unit="subscriptions",
+        least=0,
+    )
+    quota_topics: int = setting(
+        20_000, "Topics one caller creates, counted since the node started; a topic stays.", unit="topics", least=0
+    )
+    quota_groups: int = setting(
+        10_000, "Groups one caller creates, counted since the node started; a group stays.", unit="groups", least=0
+    )
+    quota_schedules: int = setting(
+        1_000, "Schedules one caller creates; each 64 KiB of payload count as one more.", unit="schedules", least=0
+    )
+    quota_events_per_second: int = setting(
+        100_000,
+        "Events one caller publishes per second; more than a node stores, so that it only stops a flood.",
+        unit="events",
+        least=0,
+    )
+    quota_bytes_per_second: int = setting(
+        128 << 20, "Bytes one caller publishes per second, which the log has to write.", unit="bytes", least=0
+    )
     ping_interval_ms: int = setting(20_000, "A peer that answers no ping for this long is gone.", unit="ms", least=100)
     send_buffer_bytes: int = setting(
         1 << 20, "Bytes a connection may leave unread before deliveries to it pause.", unit="bytes", least=4096

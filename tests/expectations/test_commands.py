@@ -168,3 +168,28 @@ class TestServed:
 
             refused = await asyncio.to_thread(ask)
             assert (refused.code, refused.message) == (409, "sold out")
+
+
+async def test_a_request_without_data_is_the_same_from_everywhere(start: Start) -> None:
+    app, seen = App("shop"), []
+
+    @app.query("Stock.Count")
+    async def count(data: Any, ctx: Context) -> int:
+        seen.append(data)
+        return 1
+
+    @app.query("Stock.Any")
+    async def has_any(data: None, ctx: Context) -> bool:
+        return data is None
+
+    @app.query("Stock.Ask")
+    async def ask(data: dict[str, Any], ctx: Context) -> bool:
+        await ctx.send("query", "Stock.Count")
+        found: bool = await ctx.send("query", "Stock.Any")
+        return found
+
+    async with start(app) as node:
+        assert await node.bus.query("Stock.Count") == 1
+        assert await node.bus.query("Stock.Any")
+        assert await node.bus.query("Stock.Ask")
+    assert seen == [{}, {}]

@@ -102,3 +102,18 @@ def test_serve_names_the_file_and_line_of_the_program(mistake: str, tmp_path: Pa
     )
     assert done.returncode != 0
     assert "shop.py, line 6)" in " ".join(done.stderr.split()), done.stderr
+
+
+def test_handlers_that_disagree_are_named_with_their_lines() -> None:
+    app = App("shop")
+
+    @app.command("Order.Place", durable=True)
+    async def place(data: Any, ctx: Context) -> None: ...
+
+    @app.command("Order.Cancel", durable=False)
+    async def cancel(data: Any, ctx: Context) -> None: ...
+
+    with pytest.raises(MainspringError, match="disagree about durable") as caught:
+        app.capabilities()
+    for function in (place, cancel):
+        assert f"{__file__}:{function.__code__.co_firstlineno}" in caught.value.message

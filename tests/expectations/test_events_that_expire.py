@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from mainspring import App, Event
+from mainspring import App, Event, Perform, Publish
 from mainspring.client import New, NodeRefused, connect
 from mainspring.errors import MainspringError
 from mainspring.testing import serving, simulate
@@ -111,3 +111,21 @@ async def test_over_the_wire_and_an_unknown_option_is_an_error() -> None:
             await bus.publish("offers", 1, ttl_ms=5)  # type: ignore[call-arg]
         with pytest.raises(MainspringError, match="not a duration"):
             await bus.publish("offers", 1, ttl="soon")
+
+
+async def test_a_run_publishes_events_that_expire() -> None:
+    app = App("shop")
+
+    @app.run
+    async def sell(perform: Perform) -> None:
+        await perform(Publish("offers", "short", ttl="1s"))
+        await perform(Publish("offers", "long", ttl="1h"))
+        await perform(Publish("offers", "for ever"))
+
+    async with simulate(app) as world, world.client() as bus:
+        await bus.outcome(await bus.start_run(sell))
+        await world.advance("1m")
+        async with bus.subscribe("offers", group="buyers", from_="beginning") as events:
+            assert [(await events.get(30)).payload for _ in range(2)] == ["long", "for ever"]
+    with pytest.raises(TypeError, match="ttl_ms"):
+        Publish("offers", "short", ttl_ms=5)  # type: ignore[call-arg]

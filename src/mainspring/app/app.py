@@ -649,7 +649,7 @@ class App:
         return self.order.index(capability.id if capability.id in self.order else name)
 
     def _join(self, name: str, declared: list[Declared], reserved: set[str] | frozenset[str]) -> Capability:
-        isolation: Isolation = _agreed(name, "isolation", [each.isolation for each in declared]) or "task"
+        isolation: Isolation = _agreed(name, "isolation", declared) or "task"
         concurrency = self.concurrency if isolation == "task" else 1
         bound = [self.bound(each.handler) for each in declared]
         handlers = [_in_order(each) if concurrency > 1 else each for each in bound]
@@ -668,10 +668,10 @@ class App:
             description=f"Handlers of {name} in {self.name}.",
             subscribes=list(dict.fromkeys(handler.type for handler in handlers if handler.kind == "event")),
             handlers=handlers,
-            durable=bool(_agreed(name, "durable", [each.durable for each in declared])),
+            durable=bool(_agreed(name, "durable", declared)),
             isolation=isolation,
-            memory_mb=_agreed(name, "memory_mb", [each.memory_mb for each in declared]),
-            restart=_agreed(name, "restart", [each.restart for each in declared]) or self.restart,
+            memory_mb=_agreed(name, "memory_mb", declared),
+            restart=_agreed(name, "restart", declared) or self.restart,
             concurrency=concurrency,
         )
 
@@ -725,11 +725,15 @@ def _in_order(handler: Handler) -> Handler:
     return handler
 
 
-def _agreed(name: str, what: str, said: list[Any]) -> Any:
+def _agreed(name: str, what: str, declared: list[Declared]) -> Any:
     """What the handlers of one capability say about it; they share an actor, so they must not disagree."""
-    told = {value for value in said if value is not None}
-    if len(told) > 1:
-        raise CapabilityError(
-            f"the handlers of {name!r} disagree about {what}", remedy="they share one actor: say it once"
-        )
-    return told.pop() if told else None
+    told = [(value, each) for each in declared if (value := getattr(each, what)) is not None]
+    for value, each in told[1:]:
+        first, one = told[0]
+        if value != first:
+            raise CapabilityError(
+                f"the handlers of {name!r} disagree about {what}: {first!r} at {place_of(one.handler.function)}, "
+                f"{value!r} at {place_of(each.handler.function)}",
+                remedy="they share one actor: say it once",
+            )
+    return told[0][0] if told else None

@@ -22,6 +22,7 @@ from mainspring.bus.access import Caller as Caller
 from mainspring.bus.access import Checker as Checker
 from mainspring.bus.access import Who as Who
 from mainspring.bus.access import origin_of as origin_of
+from mainspring.bus.audit import Audit as Audit
 from mainspring.bus.bus import Bus as Bus
 from mainspring.bus.errors import BadFrame as BadFrame
 from mainspring.bus.errors import BadJson as BadJson
@@ -52,6 +53,9 @@ from mainspring.bus.protocol import Start as Start
 from mainspring.bus.protocol import envelope as envelope
 from mainspring.bus.publishing.admission import key_hash as key_hash
 from mainspring.bus.publishing.admission import partition_of as partition_of
+from mainspring.bus.quotas import UNLIMITED as UNLIMITED
+from mainspring.bus.quotas import Quota as Quota
+from mainspring.bus.quotas import Quotas as Quotas
 from mainspring.bus.results import DeadLetter as DeadLetter
 from mainspring.bus.results import DeadLetterFilter as DeadLetterFilter
 from mainspring.bus.results import GroupInfo as GroupInfo

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
@@ -24,10 +24,11 @@ class BusCounters(msgspec.Struct, gc=False):
     inflight: int = 0
     connections: int = 0
 
-    def snapshot(self, topics: Iterable[Topic]) -> Stats:
+    def snapshot(self, topics: Iterable[Topic], refused: Mapping[str, int]) -> Stats:
         by_topic = {
             topic.name: TopicCount(topic.published, topic.delivered)
             for topic in topics
             if topic.published or topic.delivered
         }
-        return Stats(**msgspec.structs.asdict(self), by_topic=by_topic)
+        of_quotas = dict(refused) if refused else msgspec.UNSET
+        return Stats(**msgspec.structs.asdict(self), refused=of_quotas, by_topic=by_topic)

@@ -62,9 +62,16 @@ class TooLarge(BusError, code="too_large"):
 
 
 class RateLimited(BusError, code="rate_limited"):
-    """The connection or the topic takes no more events for now; `retry_after_ms` is when it would take these."""
+    """A quota of the caller, or the rate of the connection or the topic, is used up.
 
-    retry_after_ms: int | None = None
+    `retry_after_ms` is how long to wait before trying again; None where the same request is never taken.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "", retry_after_ms: int | None = None) -> None:
+        super().__init__(message, remedy=remedy)
+        self.retry_after_ms = retry_after_ms
+        if retry_after_ms is not None:
+            self.details: Mapping[str, Any] = {"retry_after_ms": retry_after_ms}
 
 
 class LimitReached(BusError, code="limit_reached"):
@@ -89,6 +96,11 @@ class UnknownEvent(BusError, code="unknown_event"):
 
 class UnknownSchedule(BusError, code="unknown_schedule"):
     """No schedule of this name."""
+
+
+def hidden_schedule(name: str) -> Forbidden:
+    """What a limited token is told of a schedule that is not there, or that it may not see: the same."""
+    return Forbidden(f"this token may use no schedule {name!r}", remedy="use one with a scope for its topic")
 
 
 class SchemaMismatch(BusError, code="schema_mismatch"):

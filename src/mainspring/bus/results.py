@@ -69,7 +69,9 @@ class TopicCount(msgspec.Struct, frozen=True, gc=False, rename={"published": "pu
 
 
 class Stats(msgspec.Struct, frozen=True, gc=False):
-    """Counters since the node started, and gauges of now."""
+    """Counters since the node started, and gauges of now. `refused` counts requests over a quota, by the quota;
+    it is absent where there were none.
+    """
 
     published: int
     delivered: int
@@ -82,6 +84,7 @@ class Stats(msgspec.Struct, frozen=True, gc=False):
     inflight: int
     connections: int
     by_topic: dict[str, TopicCount] = msgspec.field(name="byTopic")
+    refused: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel", omit_defaults=True):

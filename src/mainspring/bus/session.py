@@ -20,15 +20,25 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.bus.access.access import Action, Caller, origin_of
+from mainspring.bus.access.access import Action, Caller, filter_replies, origin_of
 from mainspring.bus.access.patterns import Pattern, is_pattern
-from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscribed, TooLarge, Unavailable
+from mainspring.bus.errors import (
+    BusError,
+    Forbidden,
+    LimitReached,
+    NotSubscribed,
+    TooLarge,
+    Unavailable,
+    hidden_schedule,
+)
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import CountingMember, Gate, Member
+from mainspring.bus.names import check_name
 from mainspring.bus.protocol import (
     NOTHING,
     AckFrame,
     ExtendFrame,
+    Filter,
     FlowFrame,
     LeaseFrame,
     NackFrame,
@@ -63,6 +73,7 @@ logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 _to_json = msgspec.json.Encoder().encode
 
+NO_FILTER: Final = Filter()
 MOST_UNANSWERED: Final = 8_192  # requests without an answer before a connection is not read from
 MOST_EVENTS: Final = 10_000  # of one batch, which is one commit: more would make everybody else wait for it
 MOST_UNANSWERED_BYTES: Final = 8 << 20
@@ -91,6 +102,7 @@ class Session:
         self._has_checker = bus.access.has_checker
         self._accept = bus.admission.accept
         self._submit = bus.publisher.submit
+        self._spend = caller.quota.spend
         self._bucket = bucket(settings.connection_rate, settings.connection_burst, bus.clock.now_ms())
 
     # -- the adapter's side
@@ -139,6 +151,8 @@ class Session:
             if isinstance(member, CountingMember) and not self._bus.admission.closed:
                 member.lost(group.positions)
             self._leave(key, now)
+        for key in list(self._wanted):
+            self._drop_wanted(key)
         if self._patterns:
             self._bus.topics.on_new.remove(self._appeared)
         self._replies.close()
@@ -168,6 +182,8 @@ class Session:
             self._refuse(request, BusError("the node failed to handle this frame", remedy="see the node's log"))
 
     def _refuse(self, request: Request, error: BusError) -> None:
+        if isinstance(error, Forbidden):
+            self._bus.audit.refused("right_refused", self.caller, type_of(request), error.message)
         self._replies.reply(refusal_frame(request, error))
 
     def _is_undecided(self, request: Any, data: bytes) -> bool:
@@ -203,17 +219,19 @@ class Session:
             claimed = named.pop() if len(named) == 1 else None
         else:
             claimed = (getattr(frame, "headers", None) or {}).get("agent_id")
-        return caller if claimed is None else Caller(claimed, sid=caller.sid)
+        return caller if claimed is None else Caller(claimed, sid=caller.sid, quota=caller.quota)
 
     def _publish(self, frame: PublishFrame, size: int) -> None:
         if frame.payload_sha256 is not None:
             check_sha256(bytes(frame.payload), frame.payload_sha256)
+        self._spend(1, size)
         accepted = self._accept(frame.topic, (frame,), self._caller_of(frame), bucket=self._bucket, expect=frame.expect)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=False))
 
     def _publish_batch(self, frame: PublishBatchFrame, size: int) -> None:
         if len(frame.events) > MOST_EVENTS:
             raise TooLarge(f"a batch may have {MOST_EVENTS} events", remedy="send it in several frames")
+        self._spend(len(frame.events), size)
         accepted = self._accept(frame.topic, frame.events, self._caller_of(frame), bucket=self._bucket)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 
@@ -225,11 +243,16 @@ class Session:
         if is_pattern(frame.topic):
             self._subscribe_pattern(frame)
             return
-        topic = self._bus.topics.open(frame.topic)
-        self._bus.access.check_now(topic.config, "subscribe", self.caller, frame.group)
+        check_name("topic", frame.topic)
+        self._bus.access.check_now(self._bus.topics.config_of(frame.topic), "subscribe", self.caller, frame.group)
         if self._bus.admission.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
         self._reserve(frame)
+        try:  # only now: what is refused leaves nothing behind
+            topic = self._bus.topics.open(frame.topic, self.caller.quota)
+        except BusError:
+            self._unreserve(frame)
+            raise
         reply = self._replies.place()
         self._blocked = True
         self._bus.delivery.run(self._find_start(frame, topic, reply))
@@ -281,13 +304,20 @@ class Session:
             await self._bus.access.check(topic.name, "subscribe", self.caller, frame.group)
         except Forbidden:
             return []
+        if self.closed:
+            return []
         self._reserve(own)
         self._joined_by[key] = frame.topic
         try:
             start = None if key in self._members else frame.start
-            group, unstored = await self._bus.groups.begin(topic, frame.group, start)
+            group, unstored = await self._bus.groups.begin(topic, frame.group, start, self.caller.quota)
+            if self.caller.is_proven:
+                await self._bus.groups.claim(group, self.caller)
             if unstored:
                 await self._bus.groups.store(group)
+        except Forbidden:  # another agent made the group a moment ago
+            self._unreserve(own)
+            return []
         except MainspringError:
             self._unreserve(own)
             raise
@@ -327,7 +357,9 @@ class Session:
                 f"a connection may hold {limit} subscriptions",
                 remedy="unsubscribe, use another connection, or raise max_subscriptions",
             )
-        self._wanted.add(wanted)
+        if wanted not in self._wanted:
+            self.caller.quota.take("subscriptions")
+            self._wanted.add(wanted)
         self._unanswered[wanted] = self._unanswered.get(wanted, 0) + 1
         if wanted in self._members:  # what a new start brings comes behind the OK
             self._members[wanted][1].window = 0
@@ -341,7 +373,12 @@ class Session:
             self._bus.delivery.wake(group)
         elif key not in self._unanswered:
             self._joined_by.pop(key, None)
-            self._wanted.discard(key)
+            self._drop_wanted(key)
+
+    def _drop_wanted(self, key: tuple[str, str]) -> None:
+        if key in self._wanted:
+            self._wanted.remove(key)
+            self.caller.quota.give_back("subscriptions")
 
     def _answered(self, key: tuple[str, str]) -> None:
         left = self._unanswered.pop(key) - 1
@@ -359,7 +396,7 @@ class Session:
         """Until the start is found, later frames of this connection wait: they may publish to the same topic."""
         try:
             await self._replies.nothing_publishing()
-            group, unstored = await self._bus.groups.begin(topic, frame.group, frame.start)
+            group, unstored = await self._bus.groups.begin(topic, frame.group, frame.start, self.caller.quota)
         except MainspringError as error:
             if not isinstance(error, BusError):
                 error = Unavailable(f"the topic cannot be read: {error.message}", remedy=error.remedy)
@@ -373,10 +410,14 @@ class Session:
 
     async def _confirm(self, frame: SubscribeFrame, group: Group, reply: PendingReply, unstored: bool) -> None:
         try:
+            if self.caller.is_proven:
+                await self._bus.groups.claim(group, self.caller)
             if unstored:
                 await self._bus.groups.store(group)
         except BusError as error:
             self._unreserve(frame)
+            if isinstance(error, Forbidden):
+                self._bus.audit.refused("right_refused", self.caller, "SUBSCRIBE", error.message)
             reply.frame = refusal_frame(frame, error)
         else:
             reply.frame = ok_frame(frame, topic=frame.topic, group=frame.group)
@@ -402,8 +443,8 @@ class Session:
         member.ack_each = frame.ack == "each"
         member.batch = max(min(frame.batch, settings.max_window), 2 if pattern else 1)  # 1: frames of another form
         member.sticky = frame.sticky
-        wanted = frame.filter
-        member.filter = wanted if wanted is not None and (wanted.key is not None or wanted.header is not None) else None
+        wanted = filter_replies(self.caller, frame.topic, frame.filter)
+        member.filter = None if wanted == NO_FILTER else wanted
         if is_new:
             self._members[key] = (group, member)
             group.join(member)
@@ -425,11 +466,11 @@ class Session:
         if key in self._patterns:
             self._forget_pattern(key)
             for each in [each for each, by in self._joined_by.items() if (by, each[1]) == key]:
-                self._wanted.discard(each)
                 if each in self._members:
                     self._leave(each, self._bus.clock.now_ms())
+                self._drop_wanted(each)
         elif key in self._wanted and key not in self._members:
-            self._wanted.discard(key)  # it has not joined yet, and will not
+            self._drop_wanted(key)  # it has not joined yet, and will not
         else:
             self._held(frame)
             self._leave(key, self._bus.clock.now_ms())
@@ -439,7 +480,7 @@ class Session:
         group, member = self._members.pop(key)
         del self._windows[key]
         self._joined_by.pop(key, None)
-        self._wanted.discard(key)
+        self._drop_wanted(key)
         group.leave(member, now)
 
     def recheck(self, topic: str) -> None:
@@ -448,10 +489,11 @@ class Session:
             if origin_of(name) != topic:
                 continue
             try:
-                config = self._bus.topics.open(name).config
+                config = self._bus.topics.config_of(name)
                 self._bus.access.check_now(config, "subscribe", self.caller, group)
             except Forbidden as error:
                 self._leave((name, group), self._bus.clock.now_ms())
+                self._bus.audit.did("subscription_ended", self.caller, group, topic=name)
                 self._replies.reply(error_frame(error, "", name, group))
             except BusError:
                 continue  # a checker that has not answered yet forbids nothing
@@ -497,8 +539,8 @@ class Session:
     # -- schedules
 
     def _schedule(self, frame: ScheduleFrame, size: int) -> None:
-        topic = self._bus.topics.open(frame.topic)
-        self._bus.access.check_now(topic.config, "publish", self.caller)
+        check_name("topic", frame.topic)
+        self._bus.access.check_now(self._bus.topics.config_of(frame.topic), "publish", self.caller)
         self._check_schedule(frame.name)
         schedule = Schedule(
             name=frame.name,
@@ -513,16 +555,24 @@ class Session:
             headers=frame.headers,
         )
         kept = self._bus.admission.accept_schedule(schedule, self.caller)
-        self._reply_later(frame, self._bus.schedules.put(kept))
+        self._reply_later(frame, self._bus.schedules.put(kept, self.caller.quota))
 
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""
         schedule = self._bus.schedules.find(name)
-        if schedule is not None:
-            config = self._bus.topics.open(schedule.topic).config
+        if schedule is None:
+            return
+        config = self._bus.topics.config_of(schedule.topic)
+        try:
             self._bus.access.check_now(config, "publish", self.caller)
+        except Forbidden:
+            if self.caller.is_limited:  # do not tell which topic it is
+                raise hidden_schedule(name) from None
+            raise
 
     def _unschedule(self, frame: UnscheduleFrame, size: int) -> None:
+        if self._bus.schedules.find(frame.name) is None and self.caller.is_limited:
+            raise hidden_schedule(frame.name)
         self._check_schedule(frame.name)
         self._reply_later(frame, self._bus.schedules.delete(frame.name))
 

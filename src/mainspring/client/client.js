@@ -22,12 +22,28 @@ const WHOLE_TOPIC = new Set(["forbidden", "unauthorized"]);
 const RETRY_FIRST_MS = 100;
 const RETRY_LAST_MS = 5_000;
 
-/** What the node refused, or what went wrong here. `code` is stable; `message` is for people. */
+// The HTTP status of the node's codes, so that an error means the same here as over HTTP and in Python.
+const STATUS = Object.fromEntries(
+  [
+    [400, "bad_json bad_frame bad_query bad_name bad_offset not_subscribed bad_argument"],
+    [401, "unauthorized"],
+    [403, "forbidden"],
+    [404, "unknown_topic unknown_group unknown_schedule"],
+    [409, "conflict already_subscribed schema_incompatible"],
+    [413, "too_large"],
+    [422, "bad_payload bad_schema schema_mismatch"],
+    [429, "rate_limited"],
+    [503, "limit_reached unavailable log_unavailable in_doubt closed connection_lost uncertain"],
+  ].flatMap(([status, codes]) => codes.split(" ").map((code) => [code, status])),
+);
+
+/** What the node refused, or what went wrong here. `code` is stable, `status` its HTTP status; `message` is for people. */
 export class BusError extends Error {
-  constructor(code, message) {
+  constructor(code, message, status = STATUS[code] ?? 500) {
     super(message);
     this.name = "BusError";
     this.code = code;
+    this.status = status;
   }
 }
 
@@ -510,7 +526,7 @@ export class BusClient {
     const { lane, batch } = this.#answered(corr) ?? {};
     if (!lane) return false;
     if (TRY_AGAIN.has(error.code)) {
-      lane.pausedUntil = this.#options.now() + lane.retryMs;
+      lane.pausedUntil = this.#options.now() + Math.max(lane.retryMs, error.retry_after_ms ?? 0);
       lane.retryMs = Math.min(lane.retryMs * 2, RETRY_LAST_MS);
       for (const event of batch) event.sentAt = 0; // the node said that it did not store it
       lane.waiting.unshift(...batch);

@@ -44,7 +44,7 @@ from mainspring.client.subscription import DeadEvent, Event, StoredEvent, Subscr
 from mainspring.client.websocket import RandomBytes
 from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
-from mainspring.loop import Clock, MonotonicClock, reject, resolve
+from mainspring.loop import Clock, MonotonicClock, reject, resolve, time_limit
 from mainspring.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -163,7 +163,7 @@ class Client(ClientConnection):
             self.put(topic, outgoing)
             return await future
         try:
-            async with asyncio.timeout(seconds(timeout)):
+            async with time_limit(seconds(timeout)):
                 await self._wait_for_room()
                 self.put(topic, outgoing)
                 return await future
@@ -215,7 +215,7 @@ class Client(ClientConnection):
             event = self._event(id, item.payload, item.key, item.headers, item.delay, item.at, item.ttl)
         else:
             id = self.new_id()
-            event = self._event(id, item, None, None, 0.0, None)
+            event = self._check_size(encode_event(id, item))
         tally.sent += 1
         self.put(topic, Counted(id, event, tally))
 
@@ -227,17 +227,21 @@ class Client(ClientConnection):
         headers: dict[str, str] | None,
         delay: Duration,
         at: datetime | None,
-        ttl: Duration = 0,
+        ttl: Duration,
     ) -> bytes:
-        event = encode_event(
-            id,
-            payload,
-            key,
-            headers,
-            duration_ms(delay) if delay else 0,
-            moment_ms(at, self.clock.wall_ms()) if at is not None else 0,
-            duration_ms(ttl) if ttl else 0,
+        return self._check_size(
+            encode_event(
+                id,
+                payload,
+                key,
+                headers,
+                duration_ms(delay) if delay else 0,
+                moment_ms(at, self.clock.wall_ms()) if at is not None else 0,
+                duration_ms(ttl) if ttl else 0,
+            )
         )
+
+    def _check_size(self, event: bytes) -> bytes:
         if len(event) > self.options.max_event_bytes:
             raise EventTooLarge(
                 f"the event has {len(event)} bytes, more than {self.options.max_event_bytes}",
@@ -727,7 +731,7 @@ class Client(ClientConnection):
                 return await future
             except NodeRefused as error:
                 if error.code in TRY_AGAIN:
-                    await asyncio.sleep(pauses.failed() / 1000)
+                    await asyncio.sleep(max(pauses.failed(), error.retry_after_ms) / 1000)
                 elif error.code != "connection_lost":
                     raise
 

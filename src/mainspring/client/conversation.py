@@ -61,17 +61,14 @@ class SubscriptionRequest:
     on_answer: Answered = lambda _: None
     on_drop: Callable[[], None] = lambda: None
     heads: tuple[bytes, ...] = field(init=False)
+    is_pattern: bool = field(init=False)  # it is of every topic whose name fits
     parts: dict[str, SubscriptionRequest] = field(default_factory=dict)  # of a pattern: one per topic with leases
 
     def __post_init__(self) -> None:
+        self.is_pattern = "*" in self.topic
         self.ack_each = self.options.get("ack") == "each"
         place = b'"topic":%b,"group":%b,"partition":' % (encode(self.topic), encode(self.group))
         self.heads = tuple(b'{"type":"%b",%b' % (verb, place) for verb in (b"ACK", b"NACK", b"EXTEND"))
-
-    @property
-    def is_pattern(self) -> bool:
-        """Whether it is of every topic whose name fits."""
-        return "*" in self.topic
 
     def part(self, topic: str) -> SubscriptionRequest:
         """What leases of this topic belong to."""
@@ -219,7 +216,8 @@ class Conversation:
             elif answer.code == "connection_lost" or epoch != held.epoch:
                 return  # the next connection asks again, or nobody wants it any more
             elif answer.code in TRY_AGAIN:
-                self._put_off[held] = self._now_ms() + held.retries.failed()
+                wait_ms = answer.retry_after_ms if isinstance(answer, NodeRefused) else 0
+                self._put_off[held] = self._now_ms() + max(held.retries.failed(), wait_ms)
                 return
             else:
                 self._forget(held)
@@ -316,7 +314,9 @@ class Conversation:
     def _refused(self, error: ErrorFrame) -> None:
         if error.corr in self._asked:
             type, answered = self._asked.pop(error.corr)
-            answered(NodeRefused(f"{type}: {error.message}", code=error.code))
+            refused = NodeRefused(f"{type}: {error.message}", code=error.code)
+            refused.retry_after_ms = error.retry_after_ms
+            answered(refused)
         elif (held := self._held.get((error.topic, error.group))) and not error.in_reply_to:  # its right was taken away
             self._forget(held)
             held.on_answer(NodeRefused(error.message, code=error.code))

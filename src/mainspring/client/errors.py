@@ -28,9 +28,10 @@ class Closed(ClientError):
 
 
 class NodeRefused(ClientError):
-    """The node answered with an error; `code` is the node's."""
+    """The node answered with an error; `code` is the node's. `retry_after_ms` is how long it asks to wait, or 0."""
 
     code = "refused"
+    retry_after_ms: int = 0
 
 
 class Uncertain(ClientError):

@@ -90,6 +90,7 @@ class ErrorFrame(msgspec.Struct, frozen=True, gc=False, tag="ERROR", tag_field="
     in_reply_to: str = ""
     topic: str = ""
     group: str = ""
+    retry_after_ms: int = 0
 
 
 Answer = MessagesFrame | MessageFrame | OkFrame | PublishedFrame | PublishedBatchFrame | ErrorFrame
@@ -101,8 +102,8 @@ decode_envelope: Final = msgspec.json.Decoder(EventEnvelope).decode
 def encode_event(
     id: str,
     payload: Any,
-    key: str | None,
-    headers: dict[str, str] | None,
+    key: str | None = None,
+    headers: dict[str, str] | None = None,
     delay_ms: int = 0,
     not_before: int = 0,
     ttl_ms: int = 0,

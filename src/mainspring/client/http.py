@@ -19,6 +19,7 @@ from mainspring.client.errors import CannotConnect, NodeRefused
 from mainspring.client.frames import EventEnvelope, claims_of, decode_envelope, encode, split_address
 from mainspring.client.publishing import RETRY, TRY_AGAIN
 from mainspring.errors import Fail, fail_from
+from mainspring.loop import time_limit
 
 if TYPE_CHECKING:
     import aiohttp
@@ -100,7 +101,7 @@ class NodeHttp:
             try:
                 return await self._fetch_once(method, path, body, params, limit_s)
             except NodeRefused as error:
-                pause_s = pauses.failed() / 1000
+                pause_s = max(pauses.failed(), error.retry_after_ms) / 1000
                 if error.code not in TRY_AGAIN or now() + pause_s > give_up:
                     raise
                 await asyncio.sleep(pause_s)
@@ -112,11 +113,13 @@ class NodeHttp:
 
         data = None if body is None else encode(body)
         headers = None if body is None else {"Content-Type": "application/json"}
-        timeout = ClientTimeout(total=limit_s, sock_connect=10)
-        async with self._request(
-            method, path, params or {}, "the node does not answer", data=data, headers=headers, timeout=timeout
-        ) as response:
-            return await response.read()
+        timeout, trouble = ClientTimeout(total=None, sock_connect=10), "the node does not answer"
+        asking = self._request(method, path, params or {}, trouble, data=data, headers=headers, timeout=timeout)
+        try:
+            async with time_limit(limit_s), asking as response:
+                return await response.read()
+        except TimeoutError:
+            raise CannotConnect(f"{trouble} within {limit_s:g} s", remedy="is it running?") from None
 
     @asynccontextmanager
     async def _request(
@@ -203,4 +206,7 @@ def problem(status: int, data: bytes) -> NodeRefused | Fail:
     if isinstance(error, dict):
         return fail_from(error.get("data"), str(error.get("type")))
     message = str(told.get("message") or told.get("detail") or f"the node answered {status}")
-    return NodeRefused(message, remedy=str(told.get("remedy") or ""), code=str(told.get("code") or f"http_{status}"))
+    code, wait_ms = str(told.get("code") or f"http_{status}"), told.get("retry_after_ms")
+    refused = NodeRefused(message, remedy=str(told.get("remedy") or ""), code=code)
+    refused.retry_after_ms = wait_ms if isinstance(wait_ms, int) else 0
+    return refused

@@ -218,7 +218,7 @@ class Publishing:
             return False
         events = lane.under_way.pop(corr)
         if error.code in TRY_AGAIN:
-            lane.paused_ms = self._now_ms() + lane.retries.failed()
+            lane.paused_ms = self._now_ms() + max(lane.retries.failed(), error.retry_after_ms)
             lane.waiting.extendleft(reversed(events))
             for event in events:
                 event.sent_ms = -1  # the node said that it did not store it

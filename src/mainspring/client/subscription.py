@@ -27,7 +27,7 @@ from mainspring.client.errors import BadArgument, BadPayload, ClientError, Close
 from mainspring.client.frames import Delivered, OkFrame, Start, seek_frame
 from mainspring.data_types import decoder_of
 from mainspring.durations import Duration, duration_ms, seconds
-from mainspring.loop import reject, wake
+from mainspring.loop import reject, time_limit, wake
 from mainspring.telemetry import OpenSpan
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Event(Generic[T]):
 
         The protocol answers no acknowledgement; the node stores it within some milliseconds.
         """
-        done = self.accept()
+        done = self.subscription.ack(self)
         if self.subscription.congested:
             await self.subscription.relieved()
         return done
@@ -313,7 +313,7 @@ class Subscription(Generic[T]):
                 if timeout is None:
                     await waiter
                 else:
-                    async with asyncio.timeout(seconds(timeout)):
+                    async with time_limit(seconds(timeout)):
                         await waiter
             except TimeoutError:
                 raise TimedOut(f"no event of {self.topic!r} came within {seconds(timeout or 0):g} s") from None
@@ -411,7 +411,10 @@ class Subscription(Generic[T]):
         self.settled += 1
         if event.span is not None:
             event.span.end()
-        return self._conversation.ack(self.held.part(event.topic), event.partition, event.offset, event.epoch)
+        held, delivered = self.held, event.delivered
+        if held.is_pattern:
+            held = held.part(delivered.envelope.topic)
+        return self._conversation.ack(held, delivered.partition, delivered.offset, event.epoch)
 
     def nack(self, event: Event[Any], delay_ms: int | None, reason: str) -> bool:
         """`Event.nack` without waiting for room on the connection. False: the lease was gone already."""

@@ -215,7 +215,9 @@ class NodeConnection:
             remedy = "give a valid token with --token or BUS_TOKEN; `mainspring token new` makes one"
         elif response.status == 403:
             remedy = remedy or "ask with the token of an agent that may, or change the topic's access lists"
-        return NodeRefused(message, remedy=remedy, code=code)
+        refused, wait_ms = NodeRefused(message, remedy=remedy, code=code), told.get("retry_after_ms")
+        refused.retry_after_ms = wait_ms if isinstance(wait_ms, int) else 0
+        return refused
 
     def _no_node(self) -> CannotConnect:
         return CannotConnect(

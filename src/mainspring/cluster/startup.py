@@ -8,10 +8,11 @@ import os
 import re
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from mainspring.errors import BootError, SettingError
+from mainspring.errors import BootError, MainspringError, SettingError
 from mainspring.log import Durability, Log, LogUnavailable
 from mainspring.loop import Clock, Loop, pause
 from mainspring.private_files import make_private_folder, open_private
@@ -19,6 +20,7 @@ from mainspring.private_files import make_private_folder, open_private
 logger: logging.Logger = logging.getLogger("mainspring.cluster")
 
 _STEP_MS: Final = 1_000
+_ASK_AGAIN_MS: Final = 10_000
 _ID_FILE: Final = "node.id"
 _LONGEST_ID: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -103,13 +105,42 @@ async def with_patience(work: Callable[[], Awaitable[object]], loop: Loop, wait_
             await pause(loop, _STEP_MS, ref=False)
 
 
-async def check_durability(log: Log, *, required: bool) -> Durability:
-    """Say what an acknowledgement means; raise `NotDurable` when it must mean more than it does."""
-    found = await log.engine.durability()
-    if not found.durable and required:
-        raise NotDurable(found.statement)
-    if log.shared and found.durable:
-        logger.info("the engine's acknowledgements are durable: %s", found.statement)
-    elif log.shared:
-        logger.warning("what the engine acknowledges could still be lost: %s", found.statement)
-    return found
+class DurabilityWatch:
+    """What an acknowledgement of the engine means: asked at boot, and again while the node runs.
+
+    A server may come back with other settings than it had. `required`: then the node must not go on, and `failed` is
+    called. A server that cannot be asked at the moment changes nothing.
+    """
+
+    def __init__(self, log: Log, loop: Loop, *, required: bool, failed: Callable[[MainspringError], object]) -> None:
+        self._log = log
+        self._loop = loop
+        self._required = required
+        self._failed = failed
+        self.found: Durability | None = None
+
+    async def ask(self) -> None:
+        """Raises `NotDurable` when it must mean more than it does."""
+        found = await self._log.engine.durability()
+        if not found.durable and self._required:
+            raise NotDurable(found.statement)
+        self._learn(found)
+
+    async def follow(self) -> None:
+        """Ask again and again, until cancelled."""
+        while True:
+            await pause(self._loop, _ASK_AGAIN_MS, ref=False)
+            with suppress(LogUnavailable):
+                found = await self._log.engine.durability()
+                if found.known and not found.durable and self._required:
+                    self._failed(NotDurable(found.statement))
+                if found.known or self.found is None or not self.found.durable:
+                    self._learn(found)
+
+    def _learn(self, found: Durability) -> None:
+        if self._log.shared and found != self.found:
+            if found.durable:
+                logger.info("the engine's acknowledgements are durable: %s", found.statement)
+            else:
+                logger.warning("what the engine acknowledges could still be lost: %s", found.statement)
+        self.found = found

@@ -42,6 +42,15 @@ _WORD: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|_")
 # --- data --------------------------------------------------------------------------------------------------------
 
 
+_decode_null: Final = msgspec.json.Decoder(None).decode
+
+
+def _decode_nothing(text: Any) -> None:
+    """Data of a handler that takes None: a message without data has `{}`."""
+    if bytes(text) != b"{}":
+        _decode_null(text)
+
+
 class Shape:
     """What data must look like. `decode` makes a value from JSON text, `encode` JSON text from a value."""
 
@@ -52,11 +61,12 @@ class Shape:
             type = BlobPointer
         self.type: Any = type
         try:
-            self.decode: Callable[[Any], Any] = decoder_of(type)
+            decode = decoder_of(type)
         except (TypeError, NameError) as error:
             raise CapabilityError(f"{where} has a type that cannot be a schema: {error}", remedy=USABLE) from None
         self._first = {dict: b"{", list: b"["}.get(type)
-        self._check: Callable[[Any], Any] | None = None if type is Any or self._first else self.decode
+        self._check: Callable[[Any], Any] | None = None if type is Any or self._first else decode
+        self.decode: Callable[[Any], Any] = _decode_nothing if type in (None, types.NoneType) else decode
 
     def encode(self, value: Any) -> msgspec.Raw:
         """Raises `BadOutput` when the value is not of this shape."""

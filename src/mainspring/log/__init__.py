@@ -7,6 +7,7 @@
 | blocking_log | `BlockingLog`: the same for callers without an asyncio loop |
 | export_import | a log as lines of JSON: out of any engine, into any other |
 | contents | `survey`: how much a log holds |
+| comparison | `compare_logs`: where two logs go apart, and what only one of them holds |
 | engines/ | memory and sqlite (embedded), nats and mongo (plug-ins), and the registry that finds them |
 """
 
@@ -24,6 +25,8 @@ from mainspring.log.engines.sqlite import SqliteEngine, backup, log_file
 from mainspring.log.log import Log
 
 if TYPE_CHECKING:
+    from mainspring.log.comparison import Parting as Parting
+    from mainspring.log.comparison import compare_logs as compare_logs
     from mainspring.log.contents import Survey as Survey
     from mainspring.log.contents import survey as survey
     from mainspring.log.engines.registry import inspect_log as inspect_log
@@ -40,6 +43,7 @@ _HOMES: Final = {
     "mainspring.log.engines.sqlite.check": "CheckReport check",
     "mainspring.log.engines.sqlite.recover": "Recovery recover",
     "mainspring.log.export_import": "LogExport Moved import_lines",
+    "mainspring.log.comparison": "Parting compare_logs",
     "mainspring.log.contents": "Survey survey",
 }
 __all__ = [

@@ -412,10 +412,14 @@ Result = Receipt | MainspringError
 
 
 class Durability(msgspec.Struct, frozen=True):
-    """What an acknowledgement of the engine means. `durable`: it survives the loss of power of every machine."""
+    """What an acknowledgement of the engine means. `durable`: it survives the loss of power of every machine.
+
+    `known`: the servers said so. Otherwise one of them could not be asked, and the worst is assumed.
+    """
 
     durable: bool
     statement: str
+    known: bool = True
 
 
 class Engine(Protocol):

@@ -14,6 +14,7 @@ import msgspec
 from mainspring.beats import DeclaredInlet, Taken, TopicInlet
 from mainspring.builtin import BusPort
 from mainspring.bus import Bus
+from mainspring.durations import Duration
 from mainspring.kernel import CausationNode, Kernel
 from mainspring.log import Log, Prepared
 from mainspring.node.declarations import PublishedVersions
@@ -111,18 +112,27 @@ class TracedPort(BusPort):
         self._spoken = versions
 
     def prepare(
-        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        id: str,
+        ttl: Duration = 0,
     ) -> Prepared:
         headers = {**causation_headers(id.rpartition("#")[0], current_correlation()), **(headers or {})}
         versions = self._spoken.headers(topic, headers)
-        prepared = super().prepare(topic, payload, key=key, headers=versions, id=id)
+        prepared = super().prepare(topic, payload, key=key, headers=versions, id=id, ttl=ttl)
         note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
         return prepared
 
-    async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
+    async def publish(
+        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, ttl: Duration = 0
+    ) -> str:
         headers = with_causation(headers)
         versions = self._spoken.headers(topic, headers)
-        id = await super().publish(topic, payload, key=key, headers=versions)
+        id = await super().publish(topic, payload, key=key, headers=versions, ttl=ttl)
         note_event(self._kernel, topic, id, self._kernel.clock.wall_ms(), headers)
         return id
 

@@ -423,7 +423,7 @@ class EventWork:
 
     def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout: Duration | None) -> Awaitable[Any]:
         return self._consuming.kernel.ask(
-            kind, type, data, timeout=timeout, correlation=event.correlation, causation=event.id
+            kind, type, {} if data is None else data, timeout=timeout, correlation=event.correlation, causation=event.id
         )
 
     def emit(self, event: Event[Any], type: str, data: Any) -> None:

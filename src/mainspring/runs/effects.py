@@ -280,12 +280,21 @@ class Ask(Effect[Any]):
 
 
 class Publish(Effect[str]):
-    """Append an event to a topic; answered with the event's id. In a durable run it happens exactly once."""
+    """Append an event to a topic; answered with the event's id. In a durable run it happens exactly once.
+
+    When `ttl` has passed since it was stored (0: never), groups that have not handled it do not get it any more.
+    """
 
     topic: str
     payload: Any = None
     key: str | None = None
     headers: dict[str, str] | None = None
+    ttl: Duration = 0
+
+    def __arguments__(self) -> Any:
+        said = {"topic": self.topic, "payload": self.payload, "key": self.key, "headers": self.headers}
+        ttl_ms = duration_ms(self.ttl)
+        return {**said, "ttl_ms": ttl_ms} if ttl_ms else said  # as it was before there was a ttl
 
 
 class _Watching(msgspec.Struct):
@@ -382,9 +391,9 @@ def _sleep(effect: Sleep, ctx: EffectContext) -> Later:
 def time_left(ctx: EffectContext, ms: float) -> int:
     """How long to wait: `ms`, or what was left of it when a durable run was interrupted."""
     until = ctx.recall()
-    if until is not None:
-        return max(0, int(until) - ctx.wall_ms())
     allowed = whole_ms(ms)
+    if until is not None:
+        return min(allowed, max(0, int(until) - ctx.wall_ms()))  # the clock may have been set back meanwhile
     if allowed >= WORTH_A_ROW_MS:
         ctx.remember(ctx.wall_ms() + allowed)
     return allowed

@@ -14,7 +14,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
-from mainspring.durations import duration_text
+from mainspring.durations import Duration, duration_text
 from mainspring.log import Prepared, add_prepared
 from mainspring.runs.effects import Ask, Publish, WaitEvent
 from mainspring.runs.handlers import EffectContext, Later
@@ -33,12 +33,21 @@ class PublishPort(Protocol):
     """Reaches topics."""
 
     def prepare(
-        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, id: str
+        self,
+        topic: str,
+        payload: bytes,
+        *,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        id: str,
+        ttl: Duration = 0,
     ) -> Prepared:
         """Check the event and say what must be stored to publish it. Raises when it may not be published."""
         ...
 
-    async def publish(self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None) -> str:
+    async def publish(
+        self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, ttl: Duration = 0
+    ) -> str:
         """Publish at once, for runs without a journal; gives the event's id."""
         ...
 
@@ -66,8 +75,9 @@ def publish_handler(port: PublishPort) -> Callable[[Publish, EffectContext], Any
     def publish(effect: Publish, ctx: EffectContext) -> Any:
         payload = encode(effect.payload, "payload")
         if not ctx.durable:
-            return port.publish(effect.topic, payload, key=effect.key, headers=effect.headers)
-        prepared = port.prepare(effect.topic, payload, key=effect.key, headers=effect.headers, id=ctx.key)
+            return port.publish(effect.topic, payload, key=effect.key, headers=effect.headers, ttl=effect.ttl)
+        said: dict[str, Any] = {"key": effect.key, "headers": effect.headers, "ttl": effect.ttl}
+        prepared = port.prepare(effect.topic, payload, id=ctx.key, **said)
         ctx.after_commit(add_prepared(ctx.batch, (prepared,)))
         return ctx.key
 
@@ -99,7 +109,8 @@ def wait_event_handler(port: EventPort) -> Callable[[WaitEvent, EffectContext], 
             until = ctx.wall_ms() + effect.timeout_ms
         if until is not None:
             waited = f"no such event of {effect.topic!r} came within {duration_text(effect.timeout_ms or 0)}"
-            ctx.after(max(0, until - ctx.wall_ms()), lambda: later.time_out(waited))
+            left = min(effect.timeout_ms or 0, max(0, until - ctx.wall_ms()))  # the clock may have been set back
+            ctx.after(left, lambda: later.time_out(waited))
         task = asyncio.get_running_loop().create_task(watch())
         ctx.on_release(task.cancel)
         return later

@@ -19,7 +19,7 @@ from mainspring.beats import Heartbeat
 from mainspring.bus import Bus, ReadyState
 from mainspring.cluster import Cluster
 from mainspring.kernel import Kernel
-from mainspring.log import Durability, Log, LogUnavailable
+from mainspring.log import Durability, Log
 from mainspring.loop import Loop, Watchdog
 from mainspring.runs import Runtime
 from mainspring.server.connections import Connections
@@ -76,24 +76,15 @@ class NodeParts:
     cluster: Cluster | None = None
     ndjson: NdjsonServer | None = None
     guests: LoopSocket | None = None
+    durability: Callable[[], Durability | None] = lambda: None  # None: the engine's server was never heard
     connections: Connections | None = None
     draining: Callable[[], bool] = lambda: False
     lost_leases: LostLeases = field(default_factory=LostLeases)
     requests: Requests = field(default_factory=Counter)
     started_ms: int = field(init=False)  # epoch
-    _durability: Durability | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.started_ms = self.bus.clock.wall_ms()
-
-    async def durability(self) -> Durability | None:
-        """What an acknowledgement of the engine means, asked once. None while the engine's server does not answer."""
-        if self._durability is None and self.log is not None:
-            try:
-                self._durability = await self.log.engine.durability()
-            except LogUnavailable:
-                return None
-        return self._durability
 
 
 def readiness(node: NodeParts) -> ReadyState:

@@ -22,7 +22,7 @@ from typing import Final
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from mainspring.backoff import Backoff
-from mainspring.bus import BadFrame, Bus, LimitReached, Session, Who
+from mainspring.bus import BadFrame, Bus, Caller, LimitReached, Session, Who
 from mainspring.server.connections import Connection, Connections
 from mainspring.server.http.access import Identify, chosen_protocol, while_valid
 from mainspring.server.http.problem import Handler, HttpProblem
@@ -67,18 +67,22 @@ class WebSocketFace:
                 )
             return await self._otherwise(request)
         caller = await self._identify(request)
+        if not isinstance(caller, Caller):
+            caller = Caller(caller)
+        self._bus.quotas.assign(caller, request.remote or "")
         if len(self._open) >= self._settings.max_connections:
             raise LimitReached(
                 f"the node has {len(self._open)} connections, as many as it may",
                 remedy="try again later, or raise max_connections",
             )
-        self._open.add(socket)
-        try:
-            await socket.prepare(request)
-            if request.transport is not None:
-                await self._serve(socket, request.transport, caller)
-        finally:
-            self._open.discard(socket)
+        with caller.quota.holding("connections"):
+            self._open.add(socket)
+            try:
+                await socket.prepare(request)
+                if request.transport is not None:
+                    await self._serve(socket, request.transport, caller)
+            finally:
+                self._open.discard(socket)
         return socket
 
     async def _serve(self, socket: web.WebSocketResponse[bool], transport: asyncio.Transport, caller: Who) -> None:

@@ -267,10 +267,10 @@ class World:
         return result
 
     async def _ask(self, kind: str, type: str, data: Any, timeout: Duration | None) -> Any:
-        return await self.node.kernel.ask(kind, type, data, timeout=timeout)
+        return await self.node.kernel.ask(kind, type, {} if data is None else data, timeout=timeout)
 
     async def _begin_request(self, kind: str, type: str, data: Any) -> None:
-        outcome = self.node.kernel.ask(kind, type, data)
+        outcome = self.node.kernel.ask(kind, type, {} if data is None else data)
         outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else will look
 
     async def _emit(self, type: str, data: Any) -> None:

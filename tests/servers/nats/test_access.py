@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -202,3 +203,51 @@ async def test_a_server_that_speaks_tls_is_understood_without_being_told(
     guarded.start()
     assert await (await node(guarded.url(tls_ca=tmp_path / "ca.pem"))).publish("x") == 1
     assert isinstance(await why_not(guarded.url(patience=1), tmp_path), SettingError)
+
+
+async def test_nothing_is_said_to_a_server_without_tls_when_tls_is_asked_for(tmp_path: Path) -> None:
+    """Neither by the scheme nor by naming an authority; a password would be read by whoever answers."""
+    heard: list[bytes] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(
+            b'INFO {"server_id":"x","version":"2.15.1","headers":true,"max_payload":1048576,"auth_required":true}\r\n'
+        )
+        heard.append(await reader.read())
+
+    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    authority = tmp_path / "ca.pem"
+    trustme.CA().cert_pem.write_to_path(str(authority))
+    for url in (
+        f"tls://admin:s3cret@127.0.0.1:{port}/x?patience=1",
+        f"nats://admin:s3cret@127.0.0.1:{port}/x?patience=1&tls_ca={authority}",
+    ):
+        error = await why_not(url, tmp_path)
+        assert isinstance(error, SettingError)
+        assert "does not offer TLS" in error.message
+        assert "s3cret" not in str(error)
+    listener.close()
+    assert len(heard) >= 2
+    assert b"".join(heard) == b""
+
+
+async def test_a_real_server_without_tls_is_refused_and_one_that_only_offers_it_is_used(
+    guarded: NatsServer, tmp_path: Path, node: OpenNode
+) -> None:
+    guarded.start()
+    guarded.scheme = "tls"
+    assert isinstance(await why_not(guarded.url(patience=1), tmp_path), SettingError)
+    guarded.kill()
+    authority = trustme.CA()
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    made = authority.issue_cert("127.0.0.1")
+    made.private_key_pem.write_to_path(str(tmp_path / "key.pem"))
+    made.cert_chain_pems[0].write_to_path(str(tmp_path / "cert.pem"))
+    guarded.more = f'tls {{ cert_file: "{tmp_path}/cert.pem", key_file: "{tmp_path}/key.pem" }}\nallow_non_tls: true'
+    guarded.start()
+    one = await node(guarded.url(tls_ca=tmp_path / "ca.pem"))
+    assert await one.publish("x") == 1
+    asked = await asyncio.to_thread(urllib.request.urlopen, f"{guarded.monitor}/connz")
+    with asked as reply:
+        assert all(each["tls_version"] for each in json.load(reply)["connections"])

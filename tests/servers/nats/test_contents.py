@@ -78,7 +78,7 @@ async def test_a_replica_of_another_stream_is_put_aside(
     await other.publish("new")
     again = await node(server.url(name))
     assert await again.ids() == ["new"]
-    assert (tmp_path / "a" / "replica.sqlite3.replaced").exists()  # it may be the last copy
+    assert (tmp_path / "a" / "replica.sqlite3.replaced-1").exists()  # it may be the last copy
 
 
 async def test_a_stream_that_is_gone_is_not_begun_anew(
@@ -128,7 +128,7 @@ async def test_a_server_that_lost_what_it_had_acknowledged_is_noticed(
         await other.publish(f"other{n}")  # the same numbers, other messages
     again = await node(own_server.url(name), "a")
     assert await everything(again.log) == await everything(other.log)
-    assert (tmp_path / "a" / "replica.sqlite3.replaced").exists()
+    assert (tmp_path / "a" / "replica.sqlite3.replaced-1").exists()
 
 
 @pytest.mark.parametrize("damage", ["noise", "cut", "text", "newer"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from mainspring.cluster import DurabilityWatch, NotDurable, startup
+from mainspring.errors import MainspringError
 from mainspring.log import SharedEngine
-from tests.support.fixtures.nats import OpenNode
+from mainspring.loop import Loop, MonotonicClock
+from tests.support.fixtures.nats import OpenNode, until
 from tests.support.nats_server import NatsCluster, NatsServer
 
 
@@ -72,7 +76,7 @@ async def test_a_cluster_is_durable_when_every_server_of_it_is(tmp_path: Path, n
         told = await one.engine.durability()
         assert not told.durable
         assert "3 replicas" in told.statement
-        assert "loss of one machine" in told.statement
+        assert "one loses power while another is stopped" in told.statement
         assert "up to 30 s" in told.statement
         cluster.servers[2].stop()
         cluster.servers[2].jetstream = "sync_interval: always"
@@ -80,3 +84,32 @@ async def test_a_cluster_is_durable_when_every_server_of_it_is(tmp_path: Path, n
         assert (await one.engine.durability()).durable
     finally:
         cluster.kill()
+
+
+async def test_a_server_that_comes_back_with_other_settings_is_noticed(
+    configured: NatsServer, node: OpenNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(startup, "_ASK_AGAIN_MS", 50)
+    configured.jetstream = "sync_interval: always"
+    configured.start()
+    one = await node(configured.url(monitor=configured.monitor))
+    loop, failures = Loop(MonotonicClock()), list[MainspringError]()
+    loop.attach()
+    watch = DurabilityWatch(one.log, loop, required=True, failed=failures.append)
+    await watch.ask()
+    watching = asyncio.create_task(watch.follow())
+    try:
+        configured.stop()
+        await until(lambda: not one.engine.connected)
+        assert watch.found is not None
+        assert watch.found.durable  # a server that is away for a moment changes nothing
+        assert not failures
+        configured.jetstream = 'sync_interval: "10s"'
+        configured.start()
+        await until(lambda: bool(failures))
+    finally:
+        watching.cancel()
+        loop.detach()
+    assert isinstance(failures[0], NotDurable)
+    assert "up to 10 s" in failures[0].message
+    assert not watch.found.durable

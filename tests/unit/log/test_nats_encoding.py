@@ -60,12 +60,15 @@ def test_format_1_of_what_moves_between_engines() -> None:
 
 
 def test_format_1_of_an_envelope() -> None:
-    envelope = StreamEnvelope("w", 1, "commit", b"\x90", 2, 3)
-    assert encoding.encode_envelope(envelope) == b"MSJ\x01\x96\xa1w\x01\xa6commit\xc4\x01\x90\x02\x03"
+    envelope = StreamEnvelope("w", 1, "commit", b"\x90", 2, 3, 4, b"d")
+    wire = b"MSJ\x01\x98\xa1w\x01\xa6commit\xc4\x01\x90\x02\x03\x04\xc4\x01d"
+    assert encoding.encode_envelope(envelope) == wire
     assert encoding.decode_envelope(encoding.encode_envelope(envelope)) == envelope
     assert encoding.decode_envelope(b"MSJ\x01\x94\xa1w\x01\xa6commit\xc4\x01\x90") == StreamEnvelope(
         "w", 1, "commit", b"\x90"
     )
+    later = b"MSJ\x01\x99" + wire[5:] + b"\x05"  # what a later version adds at the end is passed over
+    assert encoding.decode_envelope(later) == envelope
 
 
 def test_format_1_of_a_snapshot_note() -> None:

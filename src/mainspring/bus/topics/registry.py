@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from mainspring.bus.errors import Conflict, Unavailable, UnknownTopic
 from mainspring.bus.names import check_name
+from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.schemas.upcasting import Step, Upcaster
 from mainspring.bus.topics.config import UNDECLARED, DeclaredGroup, TopicChange, TopicConfig, encode_topic, parse_topic
 from mainspring.bus.topics.tail import PartitionTail, SharedPartitionTail, TailBudget
@@ -36,6 +37,7 @@ class TopicRegistry:
         self._clock = clock
         self._settings = settings
         self._shared = shared
+        self.max_positions: int = settings.max_positions  # groups times partitions of one topic
         self._topics: dict[str, Topic] = {}
         self._budget = TailBudget()
         self._upcasters: dict[str, Upcaster] = {}
@@ -85,8 +87,8 @@ class TopicRegistry:
             raise UnknownTopic(f"there is no topic {name!r}", remedy="create it, or publish to it")
         return topic
 
-    def open(self, name: str) -> Topic:
-        """The topic; made with default settings when it is new. Raises BadFrame for a name that cannot be one."""
+    def open(self, name: str, quota: Quota = UNLIMITED) -> Topic:
+        """The topic; made with default settings when it is new, and then counted. Raises BadFrame for a bad name."""
         topic = self._topics.get(name)
         if topic is not None:
             return topic
@@ -95,7 +97,14 @@ class TopicRegistry:
             raise Unavailable(
                 f"the node has {len(self._topics)} topics already", remedy="use fewer topics, or raise max_topics"
             )
+        quota.take("topics")
         return self._add(TopicConfig(topic=name), stored=False)
+
+    def drop_unused(self, topic: Topic, quota: Quota = UNLIMITED) -> None:
+        """Forget a topic that was opened for a request which was then refused; nobody else has seen it."""
+        if not topic.exists and self._topics.get(topic.name) is topic and topic.name not in OWN_TOPICS:
+            del self._topics[topic.name]
+            quota.give_back("topics")
 
     def settings_after(self, change: bytes) -> TopicConfig:
         """A topic's settings as this JSON text changes them; what it does not mention stays. Raises BadFrame."""

@@ -262,4 +262,5 @@ def _persistently(connection: NodeConnection, where: str, body: bytes) -> None:
         except NodeRefused as error:
             if wait_s is None or error.code not in ("unavailable", "log_unavailable", "rate_limited"):
                 raise
+            wait_s = max(wait_s, error.retry_after_ms / 1000)
         Event().wait(wait_s)

@@ -20,8 +20,10 @@ from mainspring.client import Event, connect
 from mainspring.loop import MonotonicClock
 
 _WINDOW: Final = 64
-_BACK: Final = "mainspring: the node is back"
-_STATES: Final = {"open": _BACK, "waiting": "mainspring: the node is gone; waiting for it to come back"}
+_STATES: Final = {
+    "open": "mainspring: the node is back",
+    "waiting": "mainspring: the node is gone; waiting for it to come back",
+}
 Start = Literal["latest", "beginning"] | int | datetime | None
 
 
@@ -57,7 +59,7 @@ def sub(
     async def consume() -> None:
         held = min(window, count or window)
         async with (
-            connect(at.address, at.token, connect_timeout=3.0, on_state=on_change(note, _STATES, said=_BACK)) as bus,
+            connect(at.address, at.token, connect_timeout=3.0, on_state=on_change(note, _STATES)) as bus,
             bus.subscribe(topic, group=group, from_=begin, max_inflight=held, key=key) as events,
         ):
             shown = 0

@@ -120,14 +120,16 @@ def import_command(
 ) -> None:
     """Make a new log from an export. Offsets and versions stay the same. There must be no log yet."""
     settings = stored(at)
-    new_log = _new_file(log_file(settings.data)) if settings.engine == "sqlite" else visiting(settings, may_make=True)
+    new_log = (
+        new_log_file(log_file(settings.data)) if settings.engine == "sqlite" else visiting(settings, may_make=True)
+    )
     with progress() as show, _file(source, "rb") as lines, new_log as engine:
         moved = opened(engine, import_lines(lines, engine, show))
     _print_moved("imported", moved, as_json)
 
 
 @contextmanager
-def _new_file(path: Path) -> Iterator[Engine]:
+def new_log_file(path: Path) -> Iterator[Engine]:
     """Under another name until it is whole."""
     if path.exists():
         raise LogExists(f"there is a log already: {path}", remedy="import into a new data directory")

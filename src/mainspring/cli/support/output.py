@@ -70,7 +70,12 @@ def say(text: str = "") -> None:
 
 def say_json(value: Any) -> None:
     """The value, which may hold structs, as one line of JSON."""
-    say(json.dumps(value, ensure_ascii=True, separators=(",", ":"), default=msgspec.to_builtins))
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=msgspec.to_builtins)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:  # a terminal that cannot show it, or half a character
+        text = json.dumps(value, separators=(",", ":"), default=msgspec.to_builtins)
+    say(text)
 
 
 def say_done(result: Any, as_json: bool, sentence: str) -> None:
@@ -86,12 +91,15 @@ def note(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def on_change(say: Callable[[str], object], texts: dict[str, str], said: str = "") -> Callable[[str], None]:
-    """For `on_state` of a client: says what a state means, unless that was the last thing said."""
+def on_change(say: Callable[[str], object], texts: dict[str, str]) -> Callable[[str], None]:
+    """For `on_state` of a client: says what a state means when it changes, from the first connection on."""
+    said = texts["open"]
+    has_met = False  # a node that was never there is not gone
 
     def on_state(state: str) -> None:
-        nonlocal said
-        if texts.get(state, said) != said:
+        nonlocal said, has_met
+        has_met = has_met or state == "open"
+        if has_met and texts.get(state, said) != said:
             said = texts[state]
             say(said)
 

@@ -62,7 +62,7 @@ export function open(ctx) {
     if (!node) return;
     const others = store.shared ? `, one of ${plural(store.nodes.length, "node")} on the log` : "";
     const place = store.here ? `${store.here}${others}. ` : "";
-    say(sentence, `${place}Mainspring ${node.version}, up ${span(node.now - node.started)}, ${plural(store.stats.connections, "connection")}.`);
+    say(sentence, `${place}Mainspring ${node.version}, up ${span(node.now - node.started)}, ${plural(store.stats.connections, "connection")}.${refusals(store.stats.refused)}`);
     for (const figure of figures) figure.update(points);
     chart.draw(points, node.now);
     drawLoop(loop, longest, node);
@@ -173,4 +173,11 @@ function rank(place, entries, none) {
     h("span", { text: entry.text }),
     h("span", { class: "num", text: entry.shown }),
   )) : empty("Quiet", none));
+}
+
+// Requests over a quota, by the quota: an operator sees who floods the node before anybody complains.
+function refusals(refused) {
+  const found = Object.entries(refused ?? {}).sort((one, other) => other[1] - one[1]);
+  if (!found.length) return "";
+  return ` Refused by quotas: ${found.map(([what, times]) => `${what} ${count(times)}`).join(", ")}.`;
 }

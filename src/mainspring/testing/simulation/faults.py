@@ -105,7 +105,7 @@ def slow_reader(system: System, source: random.Random) -> str:
 
 
 def clock_jump(system: System, source: random.Random) -> str:
-    machine, ms = _machine(system, source), source.choice((-5_000, 700, 60_000))
+    machine, ms = _machine(system, source), source.choice((-3_600_000, -5_000, 700, 60_000))
     machine.set_clock(ms)
     return f"the clock of {machine.name} jumps by {ms} ms"
 

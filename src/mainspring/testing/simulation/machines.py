@@ -18,7 +18,6 @@ import aiohttp
 from aiohttp import web
 
 from mainspring.app import App
-from mainspring.bus.access import TokenSource
 from mainspring.client import Client, NodeHttp, Options, Place
 from mainspring.errors import MainspringError
 from mainspring.message import counted_ids
@@ -42,14 +41,13 @@ class SystemNode(Node):
         Core.__init__(self, settings, app, **parts)
 
     async def _prepare(self) -> None:
-        """The program is there already."""
+        await Core._prepare(self)  # the program is there already
 
     async def _adapt(self) -> list[str]:
         self._in_background(self._watch_clock())
-        tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
         connections = Connections(self.settings)
         self._in_background(connections.watch())
-        runner = web_runner(self, tokens, self._new_id, connections=connections)
+        runner = web_runner(self, self._new_id, connections=connections)
         await self._undo_later(runner.setup, runner.cleanup)
         self.site: web.TCPSite = web.TCPSite(runner, self.settings.host, self.settings.port)
         await self.site.start()

@@ -29,7 +29,7 @@ from mainspring.backoff import Backoff
 from mainspring.errors import SettingError
 from mainspring.log.contract import FormatError, LogUnavailable
 from mainspring.log.engines.nats.address import CONNECT_SECONDS, NatsAddress, client_options
-from mainspring.loop import BackgroundTasks, reject, resolve
+from mainspring.loop import BackgroundTasks, reject, resolve, time_limit
 
 OLDEST_SERVER: Final = (2, 10)
 _AGAIN: Final = Backoff(first_ms=100, longest_ms=2_000)
@@ -63,6 +63,7 @@ class ServerLink:
     def __init__(self, client: Client) -> None:
         self.client = client
         self.lost: asyncio.Event = asyncio.Event()
+        self.checked: asyncio.Event = asyncio.Event()  # while it is known that the stream is the one we have seen
         self._inbox = client.new_inbox()
         self._waiting: dict[str, tuple[str, asyncio.Future[Msg]]] = {}  # who asked what, by the answer's subject
         self._asked = 0
@@ -97,7 +98,7 @@ class ServerLink:
         self._waiting[token] = (subject, answer)
         try:
             await self.client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
-            async with asyncio.timeout(seconds):
+            async with time_limit(seconds):
                 message = await answer
         except (nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError, OSError) as error:
             if isinstance(error, TimeoutError):
@@ -135,9 +136,28 @@ class ServerLink:
     def end(self) -> None:
         """All callers that wait on it get `LinkLost`."""
         self.lost.set()
+        self.checked.set()  # who waits for that looks for another link
         for _, answer in self._waiting.values():
             reject(answer, LinkLost(), may_go_unseen=True)
         self._waiting.clear()
+
+
+class _TlsClient(Client):
+    """Says nothing to a server before the connection is encrypted.
+
+    `nats-py` encrypts only when the server asks for it, so a server that does not, or somebody in between, would be
+    told the password.
+    """
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if initial_connection and not info.get("tls_required"):
+            if not info.get("tls_available"):
+                raise SettingError(
+                    "the NATS server does not offer TLS, and the engine's address asks for it; nothing was sent",
+                    remedy="set up TLS on the server, or find out who answers at this address",
+                )
+            info["tls_required"] = True
+        await super()._process_info(info, initial_connection=initial_connection)
 
 
 class NatsConnection:
@@ -208,6 +228,14 @@ class NatsConnection:
             await self._there.wait()
         return link
 
+    async def checked(self) -> ServerLink:
+        """The link, as soon as it is known that the stream behind it is the one we have seen: write on no other."""
+        while True:
+            link = await self.linked()
+            await link.checked.wait()
+            if link is self.link:
+                return link
+
     # -- making links
 
     async def _keep(self, options: dict[str, Any]) -> None:
@@ -238,7 +266,7 @@ class NatsConnection:
     async def _connect(self, options: dict[str, Any]) -> ServerLink:
         server = self.servers[self._turn % len(self.servers)]
         self._turn += 1
-        client = Client()
+        client = _TlsClient() if self.address.tls else Client()
         reasons: list[Exception] = []
 
         async def on_error(error: Exception) -> None:

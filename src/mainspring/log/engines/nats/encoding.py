@@ -31,7 +31,10 @@ SNAPSHOT: Final = "snapshot"  # body: what was made
 
 
 class StreamEnvelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """`writer` is one engine from its opening to its closing; `number` counts what it sent, from 1."""
+    """`writer` is one engine from its opening to its closing; `number` counts what it sent, from 1.
+
+    `seen` is the message it had applied last, and `digest` its history up to there; an older version says neither.
+    """
 
     writer: str
     number: int
@@ -39,6 +42,8 @@ class StreamEnvelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     body: bytes
     part: int = 0
     parts: int = 1
+    seen: int = 0
+    digest: bytes = b""
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False, array_like=True):

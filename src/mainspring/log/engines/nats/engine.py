@@ -18,7 +18,7 @@ import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -46,8 +46,9 @@ from mainspring.log.contract import (
 from mainspring.log.engines.nats import encoding, snapshots, stream
 from mainspring.log.engines.nats.address import NatsAddress, parse
 from mainspring.log.engines.nats.connection import CANCEL_SECONDS, ApiError, LinkLost, NatsConnection, ServerLink
+from mainspring.log.engines.nats.history import OtherHistory, StreamMessage, other_history
 from mainspring.log.engines.nats.messages import BELIEVE_SECONDS, Sender, SentMessage, StreamFollower, fell_behind
-from mainspring.log.engines.nats.replica import ApplyOutcome, Replica, StreamMessage
+from mainspring.log.engines.nats.replica import ApplyOutcome, Replica
 from mainspring.log.engines.nats.snapshots import USUAL_RULES, StreamTrimmer, TrimmingRules
 from mainspring.log.engines.nats.stream import StreamInfo
 from mainspring.loop import BackgroundTasks, reject, wake
@@ -112,7 +113,8 @@ class JetStreamEngine(ReadThrough, Watched):
             found = await open_replica(self.replica, self._connection, found)
             self.replica.on_failure(self._failed)
             self.replica.writer.me = writer
-            self._sender = Sender(self._connection, writer)
+            history = self.replica.writer.history
+            self._sender = Sender(self._connection, writer, (history.seq, history.digest))
             self._trimmer = StreamTrimmer(
                 self._connection, self.replica, found.replicas, self._sender, self._trimming_rules
             )
@@ -127,9 +129,9 @@ class JetStreamEngine(ReadThrough, Watched):
         self._goal = found.last
         self._caught_up = self._loop.create_future()
         self.applied = self.replica.state.applied
-        start = self.applied + 1
+        last = (self.applied, self.replica.state.mark)
         self._follower = StreamFollower(
-            connection, found.identity, start, self._received, lambda: self._waiting_bytes, self._failed
+            connection, found.identity, last, self._received, lambda: self._waiting_bytes, self._failed
         )
         self._tasks.start(self._follower.run(), "follow")
         while self.applied < self._goal:
@@ -189,7 +191,9 @@ class JetStreamEngine(ReadThrough, Watched):
             raise LogUnavailable("the log is not open", remedy="open it first")
         found = await look_for_stream(self._connection)
         if found is None:
-            raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
+            return Durability(False, stream.GONE)
+        if self._trimmer is not None:
+            self._trimmer.mend(found)
         durability, _ = await stream.durability_and_window(self.address, found, self._connection.servers)
         return durability
 
@@ -288,11 +292,44 @@ class JetStreamEngine(ReadThrough, Watched):
                 self._report(change)
             self.applied = outcome.message.seq
             self._sender.settle(outcome)
+            if outcome.doubted and self._fault is None:
+                self._doubt(outcome.message)
         self._follower.applied()
         if self._trimmer is not None and self._caught_up is None:
             self._trimmer.look()
         if self._caught_up is not None and self.applied >= self._goal:
             wake(self._caught_up)
+
+    def _doubt(self, message: StreamMessage) -> None:
+        """The writer of this message has another history. Whose is that of the servers? Until then nothing is sent."""
+        assert message.envelope is not None
+        if self.replica.writer.history.same_messages(message.envelope):
+            self._failed(
+                FormatError(
+                    f"this node and {message.envelope.writer} (message {message.seq}) made something else of the same "
+                    f"messages up to {message.envelope.seen}",
+                    remedy="bring all nodes to one version, remove the replica of the one that is wrong "
+                    "(`mainspring engine compare` shows where they differ), and restart it",
+                )
+            )
+        else:
+            self._tasks.start_unless_running(lambda: self._compare_with_server(message), "compare")
+
+    async def _compare_with_server(self, doubtful: StreamMessage) -> None:
+        assert self._connection is not None
+        link = await self._connection.linked()
+        link.checked.clear()
+        try:
+            for seq, mark in self.replica.writer.history.newest_marks(doubtful.seq):
+                there = await stream.message_at(link, self.address, seq)
+                if there is not None and there.mark != mark:
+                    self._failed(other_history(seq, mark, there.mark))
+                    return
+        except (ApiError, LinkLost, TimeoutError) as error:
+            _logger.warning("the history could not be compared with the server's: %s", error)
+        else:
+            _logger.error("message %s was written on another history than the servers have", doubtful.mark)
+        link.checked.set()
 
     def _failed(self, error: MainspringError) -> None:
         """This node cannot go on. Reads are still answered; nothing is written any more."""
@@ -300,6 +337,9 @@ class JetStreamEngine(ReadThrough, Watched):
             return
         self._fault = error
         _logger.error("the log cannot be followed any further: %s", error)
+        if isinstance(error, OtherHistory):
+            with suppress(OSError):
+                self.replica.diverged.write_text(error.message)
         if self._sender is not None:
             self._sender.give_up(InDoubt(error.message, remedy=error.remedy))
         if self._caught_up is not None:
@@ -379,9 +419,15 @@ async def open_replica(replica: Replica, connection: NatsConnection, found: Stre
     found = await _seen_to_its_end(replica, connection, found)
     why = await _why_another(replica, connection, found)
     if why:
-        _logger.warning("the replica %s is put aside as %s: %s", replica.path, _aside(replica.path).name, why)
         await replica.close()
-        _put_aside(replica.path)
+        aside = _put_aside(replica)
+        _logger.error(
+            "the replica %s is put aside as %s, which holds what only this node has seen; `mainspring engine compare` "
+            "shows it: %s",
+            replica.path,
+            aside.name,
+            why,
+        )
         await replica.open()
     if replica.state.applied + 1 < found.first:
         await _start_from_snapshot(replica, connection, found)
@@ -409,31 +455,13 @@ async def _why_another(replica: Replica, connection: NatsConnection, found: Stre
         return "it belongs to another stream of the same name"
     if state.applied > found.last:
         return f"it has seen message {state.applied}, and the stream ends at {found.last}: the server lost messages"
-    if state.applied >= found.first and await _time_of(connection, state.applied) != state.ts:
-        return f"message {state.applied} is another one than the replica has seen: the stream was set back"
+    if replica.diverged.exists():
+        return replica.diverged.read_text()
+    if state.applied >= found.first:
+        there = await _patiently(connection, lambda link, _: stream.message_at(link, connection.address, state.applied))
+        if there is None or there.ts != state.ts or state.mark not in ("", there.mark):
+            return f"message {state.applied} is another one than the replica has seen: the stream was set back"
     return None
-
-
-async def _time_of(connection: NatsConnection, seq: int) -> int | None:
-    """The time in ms of a message in the stream."""
-
-    async def ask(link: ServerLink, _: float) -> int | None:
-        try:
-            reply = await link.api(f"STREAM.MSG.GET.{connection.address.stream}", {"seq": seq})
-        except ApiError as error:
-            if error.code == stream.NO_MESSAGE:
-                return None
-            raise
-        return _milliseconds(reply["message"]["time"])
-
-    return await _patiently(connection, ask)
-
-
-def _milliseconds(time: str) -> int:
-    """Of a time as Go writes it, with up to nine digits behind the second."""
-    seconds, _, fraction = time.rstrip("Z").partition(".")
-    whole = int(datetime.fromisoformat(f"{seconds}+00:00").timestamp())
-    return whole * 1000 + int(fraction.ljust(3, "0")[:3])
 
 
 async def _start_from_snapshot(replica: Replica, connection: NatsConnection, found: StreamInfo) -> None:
@@ -466,14 +494,15 @@ def _refuse_if_known(path: Path, address: NatsAddress) -> None:
             )
 
 
-def _aside(path: Path) -> Path:
-    return path.with_name(path.name + ".replaced")
-
-
-def _put_aside(path: Path) -> None:
+def _put_aside(replica: Replica) -> Path:
+    """Under a name that no other has; nothing that was put aside is ever overwritten."""
+    path = replica.path
+    aside = next(name for number in count(1) if not (name := path.with_name(f"{path.name}.replaced-{number}")).exists())
     for suffix in _WITH_SQLITE:
         with suppress(FileNotFoundError):
-            os.replace(f"{path}{suffix}", f"{_aside(path)}{suffix}")
+            os.replace(f"{path}{suffix}", f"{aside}{suffix}")
+    replica.diverged.unlink(missing_ok=True)
+    return aside
 
 
 def _remove(replica: Replica) -> None:

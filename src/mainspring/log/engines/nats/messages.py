@@ -28,8 +28,9 @@ from mainspring.log.contract import FormatError, InDoubt, LogUnavailable
 from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConnection, ServerLink
 from mainspring.log.engines.nats.encoding import StreamEnvelope
-from mainspring.log.engines.nats.replica import ApplyOutcome, StreamMessage
-from mainspring.loop import reject, resolve
+from mainspring.log.engines.nats.history import StreamMessage, other_history
+from mainspring.log.engines.nats.replica import ApplyOutcome
+from mainspring.loop import reject, resolve, time_limit
 
 PULL: Final = 128  # messages asked for at a time
 PULL_BYTES: Final = 16 << 20  # and of no more than that, so that big messages do not fill the memory
@@ -51,8 +52,9 @@ class _Gap(Exception):
 
 
 class StreamFollower:
-    """Calls `on_message` with each message from `start` on, and `failed` once when it cannot go on.
+    """Calls `on_message` with each message behind `last`, and `failed` once when it cannot go on.
 
+    `last` is the number of a message and its mark: before anything else, the server's message is compared with it.
     `waiting` gives the bytes that were received and are not applied yet.
     """
 
@@ -60,7 +62,7 @@ class StreamFollower:
         self,
         connection: NatsConnection,
         identity: str,
-        start: int,
+        last: tuple[int, str],
         on_message: Callable[[StreamMessage], None],
         waiting: Callable[[], int],
         failed: Callable[[MainspringError], None],
@@ -68,7 +70,8 @@ class StreamFollower:
         self._connection = connection
         self._address = connection.address
         self._identity = identity
-        self._next = start
+        self._next = last[0] + 1
+        self._mark = last[1]  # of the message before; empty while it is not known
         self._on_message = on_message
         self._waiting = waiting
         self._failed = failed
@@ -79,6 +82,7 @@ class StreamFollower:
         self._last_heard = 0.0
         self._gaps: tuple[int, int] = (0, 0)  # the message that was skipped, and how often
         self._missing_since: float | None = None
+        self._gone = False
 
     async def run(self) -> None:
         """Until it is cancelled, or cannot go on."""
@@ -103,7 +107,9 @@ class StreamFollower:
             self._wake.set()
 
     async def _follow(self, link: ServerLink) -> None:
+        link.checked.clear()
         await self._check(link)
+        link.checked.set()
         reply = await link.api(f"CONSUMER.CREATE.{self._address.stream}", self._consumer(), seconds=ASK_SECONDS)
         name = reply["name"]
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._address.stream}.{name}"
@@ -118,7 +124,7 @@ class StreamFollower:
                     await self._pull(link, inbox)
                 self._wake.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    async with time_limit(HEARTBEAT_SECONDS):
                         await self._wake.wait()
                 if link.lost.is_set():
                     raise LinkLost
@@ -177,9 +183,11 @@ class StreamFollower:
             _logger.warning(
                 "message %d of the stream %s was written by no node; passed over", seq, self._address.stream
             )
+        received = StreamMessage(seq, ts, len(message.data), envelope)
         self._next += 1
+        self._mark = received.mark
         self._asked -= 1
-        self._on_message(StreamMessage(seq, ts, len(message.data), envelope))
+        self._on_message(received)
         if self._asked <= PULL // 2:
             self._wake.set()
 
@@ -200,7 +208,12 @@ class StreamFollower:
     async def _check(self, link: ServerLink) -> None:
         found = await stream.find(link, self._address, seconds=ASK_SECONDS)
         if found is None:
-            raise LogUnavailable("the log's stream is gone from the server", remedy="restore it from a backup")
+            if not self._gone:
+                _logger.error("%s", stream.GONE)
+            self._gone = True
+            self._connection.trouble = stream.GONE
+            raise LogUnavailable(stream.GONE, remedy="`mainspring engine recover` makes a log of a replica")
+        self._gone = False
         if found.identity != self._identity:
             raise FormatError(
                 f"the stream {self._address.stream} was deleted and made anew",
@@ -210,6 +223,7 @@ class StreamFollower:
             raise fell_behind(self._next, found.first)
         if found.last >= self._next - 1:
             self._missing_since = None
+            await self._compare(link, found.first)
             return
         now = asyncio.get_running_loop().time()
         if self._missing_since is None:
@@ -221,6 +235,14 @@ class StreamFollower:
             f"{self._next - 1}",
             remedy="restart the node: it goes back to what the server has; set sync_interval: always on the servers",
         )
+
+    async def _compare(self, link: ServerLink, first: int) -> None:
+        """The stream is long enough. Is its message the one we have seen?"""
+        seq = self._next - 1
+        if self._mark and seq >= first:
+            there = await stream.message_at(link, self._address, seq)
+            if there is None or there.mark != self._mark:
+                raise other_history(seq, self._mark, "gone" if there is None else there.mark)
 
     def _count_gap(self) -> None:
         times = self._gaps[1] + 1 if self._gaps[0] == self._next else 1
@@ -235,7 +257,8 @@ class StreamFollower:
 def fell_behind(next: int, first: int) -> FormatError:
     return FormatError(
         f"this node fell behind: it needs message {next} of the log, and the server has dropped all before {first}",
-        remedy="restart the node: it starts again from the newest snapshot",
+        remedy="restart the node: it starts again from the newest snapshot; if there is none, somebody shortened the "
+        "stream, and a node that still runs stores one within seconds",
     )
 
 
@@ -264,8 +287,9 @@ class SentMessage(NamedTuple):
 class Sender:
     """Writes to the stream under one name, and knows who waits for which message to be applied here."""
 
-    def __init__(self, connection: NatsConnection, writer: str) -> None:
+    def __init__(self, connection: NatsConnection, writer: str, seen: tuple[int, bytes]) -> None:
         self._connection = connection
+        self._seen = seen  # the message applied last, and the digest of the history up to there
         address = connection.address
         self._patience = address.patience
         self._stream, self._subject = address.stream, address.subject
@@ -295,7 +319,7 @@ class Sender:
                 parts = list(encoding.parts_of(body, self.limit))
                 for part, piece in enumerate(parts):
                     deadline = loop.time() + self._patience
-                    envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts))
+                    envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts), *self._seen)
                     await self._store(f"{self.writer}.{number}.{part}", encoding.encode_envelope(envelope), deadline)
             except BaseException:
                 self._applied.pop(number, None)
@@ -306,7 +330,7 @@ class Sender:
     async def outcome(self, sent: SentMessage) -> ApplyOutcome:
         """Wait until the message is applied here. Raises `InDoubt` when that takes too long."""
         try:
-            async with asyncio.timeout_at(sent.deadline):
+            async with time_limit(sent.deadline - asyncio.get_running_loop().time()):
                 outcome = await asyncio.shield(sent.applied)
         except TimeoutError:
             raise InDoubt(
@@ -319,6 +343,7 @@ class Sender:
 
     def settle(self, outcome: ApplyOutcome) -> None:
         """A message was applied; if it was ours, the one that waits for it gets the outcome."""
+        self._seen = (outcome.message.seq, outcome.digest)
         envelope = outcome.message.envelope
         if envelope is None or envelope.writer != self.writer or envelope.part < envelope.parts - 1:
             return
@@ -340,7 +365,7 @@ class Sender:
         while (left := deadline - loop.time()) > 0:
             try:
                 async with asyncio.timeout(left):
-                    link = await self._connection.linked()
+                    link = await self._connection.checked()
             except TimeoutError:
                 trouble = self._connection.trouble
                 break

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -38,6 +39,7 @@ from mainspring.log.contract import (
 )
 from mainspring.log.engines.nats import encoding
 from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
+from mainspring.log.engines.nats.history import History, StreamMessage
 from mainspring.log.engines.sqlite.engine import SqliteEngine
 from mainspring.log.engines.sqlite.files import look_at_wal, refuse_foreign_wal
 from mainspring.log.engines.sqlite.plan import CommitPlan
@@ -61,22 +63,13 @@ CREATE TABLE IF NOT EXISTS parts (
     PRIMARY KEY (writer, number, part)
 ) WITHOUT ROWID;
 """
-_KEEP = "INSERT OR REPLACE INTO replica VALUES ('applied', ?), ('ts', ?), ('grown', ?)"
+_KEEP = "INSERT OR REPLACE INTO replica VALUES ('applied', ?), ('ts', ?), ('grown', ?), ('mark', ?), ('digest', ?)"
 _KEEP_ONE = "INSERT OR REPLACE INTO replica VALUES (?, ?)"
 _KEEP_WRITER = "INSERT OR REPLACE INTO writers VALUES (?, ?, ?)"
 _KEEP_PART = "INSERT OR REPLACE INTO parts VALUES (?, ?, ?, ?, ?)"
 _FIND_PARTS = "SELECT body FROM parts WHERE writer = ? AND number = ? AND ts >= ? ORDER BY part"
 _DROP_PARTS = "DELETE FROM parts WHERE writer = ? AND number <= ?"
 _KEEP_VERSION = "INSERT OR REPLACE INTO counters VALUES ('version', ?)"
-
-
-class StreamMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message of the stream. `ts` is the server's time in ms. `envelope` is None when no node wrote it."""
-
-    seq: int
-    ts: int
-    size: int
-    envelope: StreamEnvelope | None
 
 
 class ApplyOutcome(msgspec.Struct, gc=False):
@@ -86,6 +79,8 @@ class ApplyOutcome(msgspec.Struct, gc=False):
     passed_over: bool = False
     results: list[Result] = []
     changes: list[Change] = []
+    digest: bytes = b""  # of the history up to this message
+    doubted: bool = False  # its writer has another history, or came to other results
     value: object = None  # of a message that is not a commit: a count, whether a claim was granted, an error
 
 
@@ -95,6 +90,8 @@ class ReplicaState(msgspec.Struct):
     stream: str = ""
     applied: int = 0
     ts: int = 0
+    mark: str = ""  # of the last message applied; empty in a replica of an older version
+    digest: bytes = b""
     grown: int = 0
     snapshot: Snapshot | None = None
     claimed: int = 0  # when a node last began a snapshot that is not there yet
@@ -111,6 +108,7 @@ class ReplicaWriter(SqliteWriter):
         self.me = ""  # the name under which this node writes
         self._connection.executescript(_TABLES)
         self.state: ReplicaState = ReplicaState()
+        self.history: History = History()
         self._writers: dict[str, tuple[int, int]] = {}
         self._believe_file()
 
@@ -118,6 +116,7 @@ class ReplicaWriter(SqliteWriter):
         kept = dict(self._connection.execute("SELECT name, value FROM replica").fetchall())
         made = kept.pop("snapshot", None)
         self.state = ReplicaState(**kept, snapshot=None if made is None else encoding.decode_snapshot(made))
+        self.history = History(self.state.applied, self.state.mark, self.state.digest)
         rows = self._connection.execute("SELECT writer, number, ts FROM writers").fetchall()
         self._writers = {writer: (number, ts) for writer, number, ts in rows}
 
@@ -202,7 +201,7 @@ class ReplicaWriter(SqliteWriter):
             for message, batches in run:
                 results: list[Result] = [b if isinstance(b, Refused) else plan.add(b) for b in batches]
                 outcomes.append(ApplyOutcome(message, results=results))
-            self._store_messages(plan, [message for message, _ in run])
+            self._store_messages(plan, outcomes)
         except BaseException:
             plan.abandon()
             raise
@@ -217,31 +216,33 @@ class ReplicaWriter(SqliteWriter):
                 ]
         return outcomes
 
-    def _store_messages(self, plan: CommitPlan, messages: list[StreamMessage]) -> None:
-        also = self._bookkeeping(messages)
+    def _store_messages(self, plan: CommitPlan, outcomes: list[ApplyOutcome]) -> None:
+        steps = self.history.after([(outcome.message, outcome.results) for outcome in outcomes])
+        also = self._bookkeeping(outcomes, steps)
         if plan.records:
             also.append((_KEEP_VERSION, (self.log_state.version,)))
         self._store(plan, also)
-        self._moved(messages)
+        self._moved(outcomes, steps)
 
     def _apply_other(self, message: StreamMessage, report: bool) -> list[ApplyOutcome]:
         envelope = message.envelope
         if envelope is None or envelope.number <= self._last_number(envelope.writer, message.ts):
-            self._in_transaction(message, count_writer=False)
-            return [ApplyOutcome(message, passed_over=True)]
+            return [self._in_transaction(ApplyOutcome(message, passed_over=True), count_writer=False)]
         if envelope.parts == 1:
             return [self._apply_whole(message, envelope, report)]
         if envelope.part < envelope.parts - 1:
-            row = (envelope.writer, envelope.number, envelope.part, message.ts, envelope.body)
-            self._in_transaction(message, lambda: self._connection.execute(_KEEP_PART, row), count_writer=False)
-            return [ApplyOutcome(message)]
+            keep = partial(self._keep_part, message, envelope)
+            return [self._in_transaction(ApplyOutcome(message), keep, count_writer=False)]
         asked = (envelope.writer, envelope.number, message.ts - REMEMBERED_MS)
         parts = [body for (body,) in self._connection.execute(_FIND_PARTS, asked)]
         if len(parts) != envelope.parts - 1:
-            self._in_transaction(message)
-            return [ApplyOutcome(message, passed_over=True)]
+            return [self._in_transaction(ApplyOutcome(message, passed_over=True))]
         whole = msgspec.structs.replace(envelope, body=b"".join((*parts, envelope.body)))
         return [self._apply_whole(msgspec.structs.replace(message, envelope=whole), whole, report)]
+
+    def _keep_part(self, message: StreamMessage, envelope: StreamEnvelope) -> None:
+        row = (envelope.writer, envelope.number, envelope.part, message.ts, envelope.body)
+        self._connection.execute(_KEEP_PART, row)
 
     def _apply_whole(self, message: StreamMessage, envelope: StreamEnvelope, report: bool) -> ApplyOutcome:
         if envelope.kind == encoding.COMMIT:
@@ -253,31 +254,32 @@ class ReplicaWriter(SqliteWriter):
             encoding.SNAPSHOT: self._note_snapshot,
         }.get(envelope.kind)
         if work is None and envelope.kind != encoding.RESTORE:
-            self._in_transaction(message)
-            return ApplyOutcome(message, passed_over=True)
+            return self._in_transaction(ApplyOutcome(message, passed_over=True))
+        outcome = ApplyOutcome(message)
         try:
             if work is None:
-                self._store_messages(self._restoring(encoding.decode_restorables(envelope.body)), [message])
-                return ApplyOutcome(message)
-            return ApplyOutcome(message, value=self._in_transaction(message, lambda: work(message, envelope.body)))
+                self._store_messages(self._restoring(encoding.decode_restorables(envelope.body)), [outcome])
+                return outcome
+            return self._in_transaction(outcome, lambda: work(message, envelope.body))
         except (Refused, msgspec.DecodeError, UnicodeError, OverflowError) as error:
             self._failed(error)
             self._suspect = True  # the work may have moved the log_state
             self._reopen_if_suspect()
-            self._in_transaction(message)
             refused = error if isinstance(error, Refused) else Refused(f"it cannot be stored: {error}")
-            return ApplyOutcome(message, value=refused)
+            return self._in_transaction(ApplyOutcome(message), lambda: refused)
 
     def _in_transaction(
-        self, message: StreamMessage, work: Callable[[], object] = lambda: None, *, count_writer: bool = True
-    ) -> object:
+        self, outcome: ApplyOutcome, work: Callable[[], object] = lambda: None, *, count_writer: bool = True
+    ) -> ApplyOutcome:
+        """Do the work, whose result is the outcome's value, and note that the message is applied."""
+        steps = self.history.after([(outcome.message, ())])
         self._connection.execute("BEGIN IMMEDIATE")
-        result = work()
-        for statement in self._bookkeeping([message], count_writer=count_writer):
+        outcome.value = work()
+        for statement in self._bookkeeping([outcome], steps, count_writer=count_writer):
             self._connection.execute(*statement)
         self._connection.execute("COMMIT")
-        self._moved([message], count_writer=count_writer)
-        return result
+        self._moved([outcome], steps, count_writer=count_writer)
+        return outcome
 
     # -- what is not a commit
 
@@ -308,10 +310,13 @@ class ReplicaWriter(SqliteWriter):
         number, at = self._writers.get(writer, (0, 0))
         return number if ts - at <= REMEMBERED_MS else 0
 
-    def _bookkeeping(self, messages: list[StreamMessage], *, count_writer: bool = True) -> list[Statement]:
+    def _bookkeeping(
+        self, outcomes: list[ApplyOutcome], steps: list[tuple[int, str, bytes]], *, count_writer: bool = True
+    ) -> list[Statement]:
+        messages = [outcome.message for outcome in outcomes]
         last = messages[-1]
         grown = self.state.grown + sum(message.size for message in messages)
-        work: list[Statement] = [(_KEEP, (last.seq, last.ts, grown))]
+        work: list[Statement] = [(_KEEP, (last.seq, last.ts, grown, *steps[-1][1:]))]
         if count_writer:
             newest = {e.envelope.writer: (e.envelope.number, e.ts) for e in messages if e.envelope is not None}
             work += [(_KEEP_WRITER, (writer, *seen)) for writer, seen in newest.items()]
@@ -323,13 +328,19 @@ class ReplicaWriter(SqliteWriter):
             work += [("DELETE FROM writers WHERE ts < ?", old), ("DELETE FROM parts WHERE ts < ?", old)]
         return work
 
-    def _moved(self, messages: list[StreamMessage], *, count_writer: bool = True) -> None:
+    def _moved(
+        self, outcomes: list[ApplyOutcome], steps: list[tuple[int, str, bytes]], *, count_writer: bool = True
+    ) -> None:
         """The transaction is done: what was planned is now true."""
-        for message in messages:
+        self.history.move(steps)
+        for outcome, (_, _, digest) in zip(outcomes, steps, strict=True):
+            message = outcome.message
+            outcome.digest = digest
+            outcome.doubted = self.history.differs(message.envelope)
             self.state.grown += message.size
             if count_writer and message.envelope is not None:
                 self._writers[message.envelope.writer] = (message.envelope.number, message.ts)
-        self.state.applied, self.state.ts = messages[-1].seq, messages[-1].ts
+        self.state.applied, self.state.ts = outcomes[-1].message.seq, outcomes[-1].message.ts
 
 
 class Replica(SqliteEngine):
@@ -346,6 +357,11 @@ class Replica(SqliteEngine):
     def suspect(self) -> Path:
         """A file that exists once damage was seen: the next opening then makes the replica again."""
         return self.path.with_name(self.path.name + ".suspect")
+
+    @property
+    def diverged(self) -> Path:
+        """A file that says why this replica is of another history than the stream: the next opening puts it aside."""
+        return self.path.with_name(self.path.name + ".diverged")
 
     def damaged_by(self, error: BaseException | None) -> bool:
         """Whether an error of SQLite, or what it led to, says that the file itself is damaged."""

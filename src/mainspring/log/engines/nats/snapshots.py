@@ -34,6 +34,7 @@ from mainspring.log.engines.nats.connection import CANCEL_SECONDS, LinkLost, Nat
 from mainspring.log.engines.nats.encoding import Snapshot
 from mainspring.log.engines.nats.messages import Sender
 from mainspring.log.engines.nats.replica import Replica
+from mainspring.log.engines.nats.stream import StreamInfo
 from mainspring.log.engines.sqlite.check import check
 from mainspring.loop import BackgroundTasks
 from mainspring.private_files import make_private_file
@@ -193,8 +194,26 @@ class StreamTrimmer:
         if due and asyncio.get_running_loop().time() >= self._not_before:
             self._tasks.start(self._work(), "trim")
 
+    def mend(self, found: StreamInfo) -> None:
+        """Somebody else shortened the stream: store a snapshot, or no new node could join."""
+        state = self._replica.state
+        if found.first > (0 if state.snapshot is None else state.snapshot.seq) + 1 and state.applied + 1 >= found.first:
+            _logger.error(
+                "the stream %s begins at message %d, and no snapshot holds what was before: somebody removed messages; "
+                "storing a snapshot",
+                self._address.stream,
+                found.first,
+            )
+            self._tasks.start_unless_running(self._make_again, "trim")
+
     async def close(self) -> None:
         await self._tasks.cancel(repeat_s=CANCEL_SECONDS)
+
+    async def _make_again(self) -> None:
+        try:
+            await self._make()
+        except Exception as error:  # the next look tries again
+            _logger.warning("storing a snapshot did not work: %s: %s", type(error).__name__, error)
 
     def _may_drop(self) -> bool:
         state = self._replica.state
@@ -223,7 +242,7 @@ class StreamTrimmer:
     async def _drop(self) -> None:
         made = self._replica.state.snapshot
         assert made is not None
-        link = await self._connection.linked()
+        link = await self._connection.checked()
         if await drop_before(link, self._address, made):
             self._dropped = made.seq
         else:
@@ -239,7 +258,7 @@ class StreamTrimmer:
             made = await loop.run_in_executor(None, copy, self._replica.path, target)
             newest = self._replica.state.snapshot
             if newest is None or made.seq > newest.seq:
-                link = await self._connection.linked()
+                link = await self._connection.checked()
                 await upload(link, self._address, self._replicas, target, made)
                 noted = await self._sender.send(encoding.SNAPSHOT, encoding.encode(made))
                 await self._sender.outcome(noted)

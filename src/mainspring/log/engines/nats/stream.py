@@ -7,7 +7,9 @@ reply and the event that belongs to it must be stored together or not at all.
 from __future__ import annotations
 
 import asyncio
+import base64
 import urllib.request
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
@@ -16,12 +18,14 @@ from mainspring.errors import SettingError
 from mainspring.log.contract import Durability, FormatError, LogUnavailable
 from mainspring.log.engines.nats.address import MOST_PATIENCE, NatsAddress
 from mainspring.log.engines.nats.connection import API_SECONDS, NO_RESPONDERS, NO_STREAM, ApiError, ServerLink
-from mainspring.log.engines.nats.encoding import FORMAT
+from mainspring.log.engines.nats.encoding import FORMAT, decode_envelope
+from mainspring.log.engines.nats.history import StreamMessage
 
 FORMAT_KEY: Final = "mainspring_format"
 DUPLICATE_SECONDS: Final = 2 * MOST_PATIENCE  # how long the server knows a message again; tries end long before
 _NANOSECONDS: Final = 1_000_000_000
 NO_MESSAGE: Final = 10037
+GONE: Final = "the log's stream is gone from the server; restore it from a backup or a node's replica"
 _NOT_CLUSTERED: Final = 10074  # replicas > 1 not supported in non-clustered mode
 _NO_PEERS: Final = 10005  # too few servers for that many replicas
 _NAME_IN_USE: Final = 10058  # another node made it in the same moment, with another configuration
@@ -39,6 +43,7 @@ class StreamInfo(msgspec.Struct, frozen=True):
     storage: str
     persistence: str
     servers: tuple[str, ...]  # names; empty outside a cluster
+    drops: str = ""  # settings that somebody gave it and that make it drop what nodes may still need
 
 
 async def find(link: ServerLink, address: NatsAddress, *, seconds: float = API_SECONDS) -> StreamInfo | None:
@@ -50,6 +55,25 @@ async def find(link: ServerLink, address: NatsAddress, *, seconds: float = API_S
             return None
         raise _without_jetstream(error) from error
     return _checked(info, address)
+
+
+async def message_at(link: ServerLink, address: NatsAddress, seq: int) -> StreamMessage | None:
+    """A message of the stream, without its body's meaning; None when it is not there."""
+    try:
+        message = (await link.api(f"STREAM.MSG.GET.{address.stream}", {"seq": seq}))["message"]
+    except ApiError as error:
+        if error.code == NO_MESSAGE:
+            return None
+        raise
+    payload = base64.b64decode(message.get("data") or "")
+    return StreamMessage(seq, _milliseconds(message["time"]), len(payload), decode_envelope(payload))
+
+
+def _milliseconds(time: str) -> int:
+    """Of a time as Go writes it, with up to nine digits behind the second."""
+    seconds, _, fraction = time.rstrip("Z").partition(".")
+    whole = int(datetime.fromisoformat(f"{seconds}+00:00").timestamp())
+    return whole * 1000 + int(fraction.ljust(3, "0")[:3])
 
 
 async def make(link: ServerLink, address: NatsAddress, *, patient: bool) -> StreamInfo:
@@ -134,7 +158,16 @@ def _checked(info: dict[str, Any], address: NatsAddress) -> StreamInfo:
         storage=config.get("storage", "file"),
         persistence=config.get("persist_mode") or "default",
         servers=tuple(server for server in servers if server),
+        drops=_drops(config),
     )
+
+
+def _drops(config: dict[str, Any]) -> str:
+    """We make streams without limits, which refuse the newest rather than drop the oldest. Were they changed?"""
+    limits = ["max_age"] if config.get("max_age") else []
+    if config.get("discard") != "new":
+        limits += [name for name in ("max_msgs", "max_bytes", "max_msgs_per_subject") if config.get(name, -1) > 0]
+    return ", ".join(f"{name}={config[name]}" for name in limits)
 
 
 def _without_jetstream(error: ApiError) -> LogUnavailable:
@@ -180,6 +213,9 @@ async def durability_and_window(
 
     `hosts` are the servers that may have a monitoring port at the usual place; asked when the user named none.
     """
+    if found.drops:
+        text = f"the stream was changed ({found.drops}) and drops what was acknowledged; set it back to no limits"
+        return Durability(False, text), None
     if found.storage != "file":
         text = "the stream is kept in memory: what was acknowledged is lost when the servers stop"
         return Durability(False, text), None
@@ -199,7 +235,8 @@ async def durability_and_window(
             "survives the loss of power of every machine"
         )
         return Durability(True, text), seconds
-    return Durability(False, f"{copies}; {_survives(found.replicas)}; {_window(configs, seconds)}"), seconds
+    text = f"{copies}; {_survives(found.replicas)}; {_window(configs, seconds)}"
+    return Durability(False, text, known=seconds is not None), seconds
 
 
 def _window_s(configs: list[_Config | None]) -> float | None:
@@ -212,14 +249,14 @@ def _window_s(configs: list[_Config | None]) -> float | None:
 def _survives(replicas: int) -> str:
     if replicas > 2:
         tolerated = (replicas - 1) // 2
-        machines = "one machine" if tolerated == 1 else f"{tolerated} machines"
-        return f"what was acknowledged survives the loss of {machines} at a time"
+        servers = "one server" if tolerated == 1 else f"{tolerated} servers"
+        return f"what was acknowledged survives the crash of {servers} at a time"
     return "what was acknowledged survives a crash of the server, not the loss of its machine"
 
 
 def _window(configs: list[_Config | None], seconds: float | None) -> str:
     alone = len(configs) == 1
-    when = "when it loses power" if alone else "when all lose power at once"
+    when = "when it loses power" if alone else "when one loses power while another is stopped, paused or cut off"
     if seconds is None:
         unknown = sum(config is None for config in configs)
         who = "the server syncs" if alone else f"{unknown} of the servers sync"

@@ -18,7 +18,7 @@ from typing import Final
 from mainspring.log.contract import LogDamaged, LogGone, LogLocked
 from mainspring.log.engines.sqlite.plan import LogState
 from mainspring.log.engines.sqlite.wal import Wal, counters_of, read_wal, wal_of
-from mainspring.private_files import make_private_file, narrow, open_private
+from mainspring.private_files import make_private_file, narrow, open_private, sync_path
 
 logger: logging.Logger = logging.getLogger("mainspring.log")
 
@@ -163,20 +163,33 @@ def refuse_foreign_wal(path: Path, wal: Wal | None) -> None:
 def refuse_hidden_commits(path: Path, wal: Wal | None) -> None:
     """Raise `LogDamaged` when SQLite would drop commits that were acknowledged, because a byte before them is damaged.
 
-    What a loss of power leaves is no damage: the last commit, which was not acknowledged. That is said, and dropped."""
-    if wal is None:
+    One commit at the end that is not whole may be what a loss of power left. If a single word of it is wrong, it is put
+    right, for it may also have been acknowledged; otherwise it is dropped."""
+    if wal is None or not wal.hidden_commits:
         return
+    place = wal_of(path)
     if wal.has_lost:
         raise LogDamaged(
-            f"{wal_of(path)} is damaged ({wal.faults[0]}) and hides {wal.hidden_commits} commits that were "
-            "acknowledged; SQLite would write over them",
+            f"{place} is damaged ({wal.faults[0]}) and hides {wal.hidden_commits} commits that were acknowledged; "
+            "SQLite would write over them",
             remedy=f"run `mainspring log recover --data {path.parent}`: it keeps a copy, then brings them back",
         )
-    if wal.has_torn_end:
-        logger.warning(
-            "the last commit in %s is not whole and is left out; it was under way when the machine stopped",
-            wal_of(path),
-        )
+    if wal.can_be_mended:
+        write_wal(place, wal.rewritten(trust_damaged=False))
+        logger.warning("the last commit in %s was damaged (%s) and is put right", place, wal.faults[0])
+    else:
+        logger.warning("the last commit in %s is not whole and is dropped: it was under way at a loss of power", place)
+
+
+def write_wal(place: Path, content: bytes) -> None:
+    """Put a write-ahead log in the place of the one that is there, as a whole or not at all."""
+    partial = place.with_name(place.name + ".partial")
+    with open(partial, "wb", opener=open_private) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(partial, place)
+    sync_path(place.parent)
 
 
 def _why_foreign(path: Path, wal: Wal) -> str:

@@ -18,7 +18,7 @@ import msgspec
 
 from mainspring.log.contract import KeptTail, Progress, Restorable, silent
 from mainspring.log.engines.sqlite.check import CheckReport, check
-from mainspring.log.engines.sqlite.files import FileLock, files_of, look_at_wal
+from mainspring.log.engines.sqlite.files import FileLock, files_of, look_at_wal, write_wal
 from mainspring.log.engines.sqlite.schema import OFFSET_BITS
 from mainspring.log.engines.sqlite.wal import Wal, wal_of
 from mainspring.log.engines.sqlite.writer import SqliteWriter
@@ -89,10 +89,7 @@ def _attempt(path: Path, kept: Path, wal: Wal, trust_damaged: bool | None, progr
     _copy(kept / path.name, path)
     _copy(kept / place.name, place)
     if trust_damaged is not None:
-        with open(place, "wb", opener=open_private) as writing:
-            writing.write(wal.rewritten(trust_damaged=trust_damaged))
-            writing.flush()
-            os.fsync(writing.fileno())
+        write_wal(place, wal.rewritten(trust_damaged=trust_damaged))
     sync_path(path.parent)
     _fold(path, wal.last_offsets())
     return check(path, progress)

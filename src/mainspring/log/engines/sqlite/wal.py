@@ -95,19 +95,15 @@ class Wal:
     def has_lost(self) -> bool:
         """Whether commits that were acknowledged are hidden.
 
-        A commit that is not whole because the power failed while it was written is the last one, and its damage is no
-        single word. Nobody was told that it is stored.
+        Of one hidden commit that is not certain: the last one may have been under way when the power failed, and then
+        nobody was told that it is stored.
         """
-        hidden = self.hidden_commits
-        if not hidden:
-            return False
-        rotten = any(frame.repaired for frame in self.frames[self.visible :])
-        return hidden > 1 or rotten or bool(self.header_fault)
+        return self.hidden_commits > 1 or (bool(self.header_fault) and self.hidden_commits > 0)
 
     @property
-    def has_torn_end(self) -> bool:
-        """Whether the last commit is not whole."""
-        return self.hidden_commits == 1 and not self.has_lost
+    def can_be_mended(self) -> bool:
+        """Whether everything that is hidden is sound by now."""
+        return self.hidden_commits > 0 and all(frame.is_sound for frame in self.frames[self.visible :])
 
     def images(self, page: int) -> Iterator[bytes]:
         """What the visible frames made of a page, oldest first."""
