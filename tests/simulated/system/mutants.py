@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mainspring.bus.groups import dead_letters, group, position
+from mainspring.bus.groups import dead_letters, group
 from mainspring.bus.publishing import publisher
 from mainspring.bus.schedules import schedules
 from mainspring.log import Append, Batch, Log
@@ -58,15 +58,6 @@ def forgets_publish_ids() -> Any:
 
 def never_ends_a_lease() -> Any:
     return patched(group.Group, "_end_expired_leases", lambda self, now: 0)
-
-
-def stores_no_attempts() -> Any:
-    state = position.OpenEvent.state
-
-    def forgetful(self: Any, to_wall: int) -> Any:
-        return msgspec.structs.replace(state(self, to_wall), deliveries=0)
-
-    return patched(position.OpenEvent, "state", forgetful)
 
 
 def fires_in_two_commits() -> Any:
@@ -120,7 +111,6 @@ MUTANTS: tuple[Mutant, ...] = (
     answers_before_the_commit,
     forgets_publish_ids,
     never_ends_a_lease,
-    stores_no_attempts,
     fires_in_two_commits,
     settles_without_the_letter,
     acknowledges_one_too_many,
