@@ -70,7 +70,8 @@ async def test_a_wrong_token_is_401_and_is_not_repeated(header: str, caplog: pyt
                     pass
             assert refused.value.status == 401
     assert ALICE not in caplog.text
-    assert "wrong" not in caplog.text
+    said = [record.getMessage() for record in caplog.records if record.name != "mainspring.loop"]  # names this test
+    assert not any("wrong" in line for line in said)
 
 
 async def test_a_token_says_who_and_what_over_http() -> None:
@@ -81,10 +82,8 @@ async def test_a_token_says_who_and_what_over_http() -> None:
         assert (await node.post("/topics/other/events", {"payload": 1}, ALICE)).status == 403
         assert (await node.get("/topics/orders/events", BOB)).status == 200
         (event,) = (await node.get("/topics/orders/events", ROOT)).json["events"]
-        assert (event["headers"]["agent_id"], event["headers"]["scopes"]) == (
-            "alice",
-            "publish:orders.** subscribe:orders.**",
-        )
+        assert event["headers"]["agent_id"] == "alice"
+        assert "scopes" not in event["headers"], "what else a publisher may do is nobody's business"
         claimed = await node.post("/topics/orders/events?agent_id=alice", {"payload": 1}, BOB)
         assert claimed.status == 403, "a claim counts for nothing where there are tokens"
         assert (await node.get(f"/topics/orders/events?token={BOB}")).status == 200
