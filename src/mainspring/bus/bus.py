@@ -105,7 +105,9 @@ class Bus:
         )
         self.schemas: SchemaRegistry = SchemaRegistry(log, clock)
         self._supply: Supply = (
-            LocalSupply(log, clock, loop) if others is None else SharedSupply(log, clock, loop, self.topics, others)
+            LocalSupply(log, clock, loop, roles.suspects)
+            if others is None
+            else SharedSupply(log, clock, loop, self.topics, others)
         )
         self.delivery: Delivery = Delivery(log, clock, loop, self.counters, audit, self._supply)
         self.groups: GroupRegistry = GroupRegistry(log, self.topics, self.delivery, self._supply, audit)

@@ -20,7 +20,7 @@ from urllib.parse import quote
 from mainspring.client.errors import BadArgument, ClientError, NodeRefused, TimedOut
 from mainspring.client.subscription import Event, Subscription, decoder
 from mainspring.durations import Duration, seconds
-from mainspring.loop import resolve
+from mainspring.loop import resolve, time_limit
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client
@@ -55,7 +55,7 @@ class Requests:
         waiter: asyncio.Future[Event[Any]] = asyncio.get_running_loop().create_future()
         self._waiting[id] = waiter
         try:
-            async with asyncio.timeout(seconds(timeout)):
+            async with time_limit(seconds(timeout)):
                 await self._inbox(reply_to)
                 carried = {**(headers or {}), REPLY_TO: reply_to, REPLY_FOR: self._name}
                 await self._client.publish(topic, payload, key=key, headers=carried, id=id)

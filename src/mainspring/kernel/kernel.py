@@ -139,13 +139,18 @@ class Kernel:
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Boot the phases DISCOVER to ATTACH. On failure every spawned actor is terminated and `BootError` raised."""
+    async def start(self, *, go_on: bool = True) -> None:
+        """Boot the phases DISCOVER to ATTACH. On failure every spawned actor is terminated and `BootError` raised.
+
+        With `go_on=False` what a former life left unfinished waits for `go_on()`: its handlers may end the process.
+        """
         try:
             self.discover()
             self.build()
             self.spawn()
             await self.attach()
+            if go_on:
+                self.go_on()
         except BaseException:
             self._terminate_all()
             raise
@@ -229,6 +234,11 @@ class Kernel:
         message = self.exchange.make("event", "Sys.BootComplete", encode_data(self.summary()))
         self.exchange.turn_event((message, None))
         return message
+
+    def go_on(self) -> None:
+        """Begin durable commands again that a former life left without an outcome. `start` does it by default."""
+        if self.exchange.durable is not None:
+            self.exchange.durable.go_on()
 
     def summary(self) -> dict[str, Any]:
         """What runs: the data of `Sys.BootComplete`."""

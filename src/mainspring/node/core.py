@@ -115,14 +115,19 @@ class Core:
         self._built_in: set[str] = set()
         self.failure: MainspringError | None = None  # why the node stops although nobody told it to
 
-    async def boot(self) -> Message:
-        """Start everything; gives the Sys.BootComplete message. Raises BootFailure, with everything undone."""
+    async def boot(self, on_ready: Callable[[Message], object] = lambda _: None) -> Message:
+        """Start everything; gives the Sys.BootComplete message. Raises BootFailure, with everything undone.
+
+        `on_ready` is called with it before anything goes on that a former life left unfinished: that may have ended
+        the process.
+        """
         phases = ["LOAD"]
         try:
             await self._prepare()
             tracing.switch_on()
             await self._load()
             phases = self.kernel.phases
+            self.bus.delivery.hold()
             await self._undo_later(self.bus.start, self.bus.stop)
             if self.app is not None:
                 self.declarations = Declarations(self.app, self.bus, self.log, self.loop, self.cluster)
@@ -131,8 +136,10 @@ class Core:
                 self._serve_tasks(self.app)
                 await self.app.hooks.enter(self.app, self._undo, self.threads)
                 tracing.switch_on()  # once more: a program may configure its traces when it starts
-            await self._undo_later(self.kernel.start, self.kernel.stop)
-            await self._undo_later(self.runtime.start_service, self.runtime.stop_service)
+            await self._undo_later(functools.partial(self.kernel.start, go_on=False), self.kernel.stop)
+            await self._undo_later(
+                functools.partial(self.runtime.start_service, go_on=False), self.runtime.stop_service
+            )
             await self._start_beats()
             await self._start_consumers()
             self.kernel.enter_phase("ADAPT")
@@ -140,7 +147,12 @@ class Core:
             self._introduce(adapters)
             if self.watchdog is not None:
                 asyncio.get_running_loop().call_soon(self.watchdog.booted)
-            return self.kernel.ready(adapters)
+            ready = self.kernel.ready(adapters)
+            on_ready(ready)
+            self.bus.delivery.go_on()
+            self.kernel.go_on()
+            self.runtime.go_on()
+            return ready
         except Exception as error:
             await self._undo.aclose()
             raise BootFailure(phases[-1], error) from error

@@ -28,6 +28,7 @@ from mainspring.server import Connections, GuardedRunner, LostLeases, NdjsonServ
 from mainspring.server.http import (
     Dashboard,
     Face,
+    HttpRunner,
     TokenAuthenticator,
     add_client_js,
     add_pages,
@@ -122,6 +123,10 @@ class Node(Core):
             self.tokens.refresh()
 
 
+class _NodeRunner(GuardedRunner, HttpRunner):
+    """Its connections are counted, and answered also when their senders half-close."""
+
+
 def web_runner(
     core: Core,
     new_id: Callable[[], str],
@@ -167,7 +172,7 @@ def web_runner(
     app.middlewares.insert(0, connections.middleware())
     for pages in core.app.folders if core.app else ():
         add_pages(app, pages.path, pages.folder, pages.policy)
-    return GuardedRunner(
+    return _NodeRunner(
         app,
         connections,
         access_log=None,

@@ -293,6 +293,7 @@ def _runs(node: NodeParts, *, with_effects: bool) -> Iterator[Metric]:
     yield _counter("runs_effects", performed, counts.effects.items() if with_effects else (), "effect")
     yield _counter("runs_late_answers", late, runtime.late_completions)
     yield _counter("runs_journal_writes", "Entries written for durable runs.", counts.journal_writes)
+    yield _counter("runs_given_up", "Effects with which the process ended too often.", counts.given_up)
     yield _counter("runs_leases_lost", "How often another node took this one's runs away.", counts.leases_lost)
 
 

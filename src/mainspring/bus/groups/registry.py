@@ -260,10 +260,12 @@ class GroupRegistry:
         topic = self._topics.get(topic_name)
         await self._topics.load(topic)
         heads = {bounds.partition: bounds.head for bounds in await self._log.bounds(topic.name)}
+        for tail in topic.tails:
+            tail.kept_from = heads.get(tail.partition, tail.offset + 1)
         return [
             PartitionOffsets(
                 partition=tail.partition,
-                head=heads.get(tail.partition, tail.offset + 1),
+                head=tail.kept_from,
                 tail=tail.offset,
                 groups={name: self._offsets(group.positions[tail.partition]) for name, group in topic.groups.items()},
             )
@@ -281,10 +283,10 @@ class GroupRegistry:
         return ""
 
     def _offsets(self, position: Position) -> GroupOffsets:
-        committed = position.committed()
+        committed, tail = position.committed(), position.tail
         return GroupOffsets(
             last_committed=committed,
-            lag=max(0, position.tail.offset - committed),
+            lag=max(0, tail.offset - max(committed, tail.kept_from - 1)),  # what is gone can no longer be settled
             inflight=position.inflight() + self._supply.remote_inflight(position),
         )
 

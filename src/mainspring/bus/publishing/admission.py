@@ -105,9 +105,13 @@ class Admission:
                 self._check_rates(topic, bucket, len(events))
             now = self.clock.wall_ms()
             due: Sequence[int] = ()
+            at_times: frozenset[int] = frozenset()
             for event in events:
                 if event.delay_ms or event.not_before or event.ttl_ms:
                     due = _due_times(events, now, expect)
+                    at_times = frozenset(
+                        n for n, each in enumerate(events) if (each.not_before or 0) > now + (each.delay_ms or 0)
+                    )
                     events = _with_expiry(topic, events, now, due)
                     break
             appends = self._appends(topic, events, now, expect, who if isinstance(who, Caller) else None)
@@ -117,7 +121,7 @@ class Admission:
             if span is not None:
                 span.end(error)
             raise
-        return Accepted(topic, appends, due, expect is not None, span)
+        return Accepted(topic, appends, due, expect is not None, span, at_times)
 
     def accept_schedule(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it.

@@ -56,6 +56,7 @@ CALLS: Final = "schedule_calls"  # a space: how the last call of each went, by n
 UNIT_BYTES: Final = 64 << 10  # schedules are in memory: a payload of so many bytes counts as one more
 PAGE: Final = 500
 RETRY_MS: Final = 1_000
+CLOCK_JUMP_MS: Final = 1_000  # less is the slewing and jitter of ordinary clocks
 
 _encode = msgspec.json.Encoder().encode
 
@@ -71,6 +72,7 @@ class _Delayed(msgspec.Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] | None = None
     dedupe: str | None = None
     dedupe_ms: int = 0
+    accepted: int = 0  # epoch ms; its delay counts from here. 0: it is due at a time of day
 
 
 _decode_delayed = msgspec.json.Decoder(_Delayed).decode
@@ -109,6 +111,7 @@ class Schedules:
         self._last: dict[str, LastCall] = {}
         self._makers: dict[str, tuple[Quota, int]] = {}  # in whose quota a schedule counts, and for how much
         self._check_all = True  # the clock may have been set since all next times were looked at
+        self._ahead: int | None = None  # the time of day against the monotonic clock, when that was last compared
         self._timer: tuple[int, Hashable] | None = None
         self._firing = False
         self._again = False
@@ -159,9 +162,9 @@ class Schedules:
     def store_delayed(self, accepted: Accepted, on_done: OnDone) -> None:
         """Store accepted events of which some are due later: those have offset 0 until then."""
         batch = Batch()
-        for append, due in zip(accepted.appends, accepted.due, strict=True):
+        for number, (append, due) in enumerate(zip(accepted.appends, accepted.due, strict=True)):
             if due:
-                self._put_delayed(batch, append, due)
+                self._put_delayed(batch, append, due, 0 if number in accepted.at_times else append.ts)
             else:
                 batch.append(append)
 
@@ -177,7 +180,7 @@ class Schedules:
 
         self._publisher.submit_batch(batch, (accepted.topic,), done)
 
-    def _put_delayed(self, batch: Batch, append: Append, due_ms: int) -> None:
+    def _put_delayed(self, batch: Batch, append: Append, due_ms: int, accepted_ms: int) -> None:
         row = _Delayed(
             topic=append.topic,
             partition=append.partition,
@@ -187,6 +190,7 @@ class Schedules:
             headers=None if append.headers is None else msgspec.json.decode(append.headers),
             dedupe=append.dedupe,
             dedupe_ms=max(0, append.dedupe_until - append.ts),
+            accepted=accepted_ms,
         )
         batch.put(SPACE, f"{DELAYED}{due_ms:016d}/{self._admission.new_id()}", _encode(row))
 
@@ -401,6 +405,7 @@ class Schedules:
             self._again = True
             while self._again and not self._stopped and self._role.held:
                 self._again = False
+                await self._notice_clock()
                 await self._fire_named()
                 await self._fire_delayed()
         except MainspringError as error:
@@ -409,6 +414,28 @@ class Schedules:
             self.plan(self._clock.wall_ms() + RETRY_MS)
         finally:
             self._firing = False
+
+    async def _notice_clock(self) -> None:
+        """After a clock was set back no delayed event waits for longer than its own delay, counted from now."""
+        before, self._ahead = self._ahead, self._clock.wall_ms() - self._clock.now_ms()
+        if before is not None and self._ahead > before - CLOCK_JUMP_MS:
+            return
+        now = self._clock.wall_ms()
+        async for record in self._log.scan(SPACE, DELAYED):
+            due, row = _due_of(record.key), _decode_delayed(record.value)
+            if row.accepted <= now:
+                continue
+            left = due - row.accepted if before is None else due + self._ahead - before - now
+            batch = Batch()
+            self._role.guard(batch)
+            batch.delete(SPACE, record.key, expect=record.version)
+            moved = f"{DELAYED}{now + max(0, left):016d}/{record.key.rpartition('/')[2]}"
+            batch.put(SPACE, moved, _encode(msgspec.structs.replace(row, accepted=now)))
+            try:
+                await self._log.commit(batch)
+                logger.warning("the clock was set back: an event of %s waits for %d ms from now", row.topic, left)
+            except Refused:
+                continue  # another node was faster
 
     async def _fire_delayed(self) -> None:
         now = self._clock.wall_ms()

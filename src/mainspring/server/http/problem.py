@@ -23,6 +23,7 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from mainspring.bus import BusError, ExpectationFailed, Forbidden
 from mainspring.errors import STATUS_OF_CODE, MainspringError
@@ -153,6 +154,9 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         return _response_of_aiohttp(request, error)
     except (ConnectionError, TimeoutError):
         raise  # the peer is gone: there is nobody to tell
+    except (HttpProcessingError, web.RequestPayloadError):
+        text = "The request cannot be read as HTTP."
+        return problem_response(400, "bad_request", text, "Send it as its headers say.")
     except Exception:
         logger.exception("an HTTP request failed by accident: %s %s", request.method, request.path)
         text = "The node failed to answer this request."

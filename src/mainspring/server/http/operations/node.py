@@ -29,7 +29,7 @@ from mainspring.server.http.table import BodyContent, Operations, gives
 
 SHOWN_REQUESTS: Final = 200
 
-operation: Final = Operations("node")
+operation: Final[Operations] = Operations("node")
 
 
 class CallerView(msgspec.Struct, frozen=True):
