@@ -9,6 +9,7 @@
 #   make crash   kill nodes under load a thousand times, and look for anything lost
 #   make power-cuts open every state that a loss of power may leave of the log's files
 #   make mutants break the code on purpose, one fault at a time, and see that the tests notice
+#   make fuzz    send a million random inputs to every face of a node, beside an innocent client
 #   make chaos   break servers and nodes for an hour, and check what they promised
 #   make clean   remove what these commands made (./data stays)
 
@@ -17,15 +18,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
+FUZZ := $(VENV)/.installed-fuzz
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # At a terminal pip shows each package as it comes; in a log it says nothing but errors.
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants fuzz chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -12
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -14
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -72,6 +74,11 @@ crash: prepare
 mutants: prepare
 	$(BIN)/python -m tools.mutants $(ARGS)
 
+# A million inputs for every face, then what schemathesis makes of the node's own OpenAPI; ARGS as in `python -m tests.fuzz -h`.
+fuzz: $(FUZZ)
+	$(BIN)/python -m tests.fuzz $(ARGS)
+	$(BIN)/python -m tests.fuzz.openapi $(VENV)/schemathesis/bin/schemathesis
+
 # What a loss of power may leave of the files, for every sequence of up to three operations; POWER_CUTS=100 takes so many.
 power-cuts: prepare
 	POWER_CUTS=$(or $(POWER_CUTS),all) $(BIN)/python -m pytest tests/process/log/test_power_cuts.py -s --timeout 86400 $(ARGS)
@@ -102,4 +109,11 @@ $(RUNTIME): requirements/runtime.txt pyproject.toml | $(BIN)/python
 $(DEV): $(RUNTIME) requirements/dev.txt
 	@echo "installing what tests and benchmarks need into $(VENV) (once, about a minute)"
 	@$(PIP) install $(PIP_PROGRESS) -r requirements/dev.txt
+	@touch $@
+
+# Schemathesis has an environment of its own: what it needs is not what the tests need.
+$(FUZZ): requirements/fuzz.txt $(DEV)
+	@echo "installing schemathesis into $(VENV)/schemathesis (once)"
+	@$(BIN)/python -m venv --without-pip $(VENV)/schemathesis
+	@$(PIP) --python $(VENV)/schemathesis/bin/python install $(PIP_PROGRESS) -r requirements/fuzz.txt
 	@touch $@

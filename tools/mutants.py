@@ -7,8 +7,8 @@
 
 The faults are in `mutants.toml`: a name, a file, the text as it is, the text with the fault, and tests. The text must
 occur in the file exactly once; one that does not is an error, because a fault that cannot be applied proves nothing.
-For each fault a line says which test noticed and after how many seconds. The exit code is 1 when a fault survives, or
-cannot be tried.
+For each fault a line says which test noticed, and after how many seconds; that test is then run without the fault and
+must pass. The exit code is 1 when a fault survives, or cannot be tried.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ ROOT: Final = Path(__file__).resolve().parent.parent
 LIST: Final = ROOT / "tools" / "mutants.toml"
 LONGEST_S: Final = 600  # for the tests of one fault: a fault may well make a test wait for ever
 LONGEST_SUITE_S: Final = 7_200
-FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+\.py::.+?)(?: - .*)?$", re.MULTILINE)
+NO_END: Final = "the tests came to no end"
 PASSED, CAUGHT, SURVIVED, BROKEN = "passed", "caught", "SURVIVED", "BROKEN"
 
 
@@ -101,14 +102,17 @@ class Copy:
                 shutil.copy2(ROOT / name, folder / name)
 
     def judge(self, mutant: Mutant, tests: Iterable[str]) -> Verdict:
-        """Make the fault, run the tests, mend it."""
+        """Make the fault, run the tests, mend it; then the test that failed must pass."""
         path = self._folder / mutant.file
         sound = path.read_text(encoding="utf-8")
         try:
             self._write(path, sound.replace(mutant.old, mutant.new))
-            return self.run(tests)
+            verdict = self.run(tests)
         finally:
             self._write(path, sound)
+        if verdict.kind == CAUGHT and verdict.test != NO_END and self.run([verdict.test]).kind != PASSED:
+            return Verdict(BROKEN, f"{verdict.test} fails without the fault, too", verdict.seconds)
+        return verdict
 
     def _write(self, path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
@@ -116,7 +120,7 @@ class Copy:
         when = time.time() + 10 * self._changes  # Python compiles a file again when its time is another one
         os.utime(path, (when, when))
 
-    def run(self, tests: Iterable[str], longest_s: float = LONGEST_S) -> Verdict:
+    def run(self, tests: Iterable[str]) -> Verdict:
         """Run tests until the first one fails. No tests: all there are."""
         chosen = list(tests)
         began = time.monotonic()
@@ -129,11 +133,11 @@ class Copy:
                 env=env,
                 capture_output=True,
                 text=True,
-                timeout=longest_s if chosen else LONGEST_SUITE_S,
+                timeout=LONGEST_S if chosen else LONGEST_SUITE_S,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            return Verdict(CAUGHT, "the tests came to no end", time.monotonic() - began)
+            return Verdict(CAUGHT, NO_END, time.monotonic() - began)
         seconds = time.monotonic() - began
         if done.returncode == 0:
             return Verdict(PASSED, "", seconds)
@@ -172,15 +176,6 @@ def execute(mutants: list[Mutant], *, jobs: int, all_tests: bool) -> int:
         names = files_of_the_tree()
         for number in range(jobs):
             copies.put(Copy(Path(folder) / str(number), names))
-        if not all_tests:
-            copy = copies.get()
-            named = dict.fromkeys(test for mutant in mutants for test in mutant.tests)
-            without = copy.run(named, longest_s=LONGEST_SUITE_S)
-            copies.put(copy)
-            if without.kind != PASSED:
-                print(f"the tests fail without any fault: {without.test}", file=sys.stderr)
-                return 1
-            print(f"{PASSED:8}  {'without any fault':{width}}  {without.seconds:6.1f} s", flush=True)
         report = Report(len(mutants), width)
 
         def judge(mutant: Mutant) -> None:

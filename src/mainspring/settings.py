@@ -109,6 +109,9 @@ class Settings:
     )
     tls_cert: str = setting("", "PEM file with the certificate chain of the port. Empty: no TLS.")
     tls_key: str = setting("", "PEM file with the certificate's key.")
+    tls_client_ca: str = setting(
+        "", "PEM file with the authorities whose certificates clients may show in place of a token. Empty: none."
+    )
     max_connections: int = setting(
         10_000, "WebSocket connections at one time; more are refused.", unit="connections", least=1
     )

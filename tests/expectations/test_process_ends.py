@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from mainspring import App, Event
+from mainspring import App, Context, Event, Perform
 from mainspring.testing import World, simulate
 
 
@@ -122,3 +122,57 @@ async def test_an_ordinary_crash_costs_one_attempt_and_a_stop_says_nothing_of_an
         (letter,) = world.dead_letters("orders")
     assert attempts == [1, 2, 3, 4]
     assert letter.reason == "the process ended once while this event was handled; it was refused before: ValueError: no"
+
+
+class Unfinished:
+    """A durable command that waits for its end, beside slow work of other kinds."""
+
+    def __init__(self) -> None:
+        self.app = App("shop")
+        self.ending = False
+        self.begun = 0
+
+        @self.app.command("Order.Place", durable=True)
+        async def place(data: str, ctx: Context) -> str:
+            if data == "deadly":
+                self.begun += 1
+                self.ending = True
+                await asyncio.Event().wait()
+            return data
+
+        async def slow() -> str:
+            await asyncio.sleep(30)
+            return "done"
+
+        @self.app.run
+        async def checkout(perform: Perform) -> str:
+            return await perform.step(slow, max_attempts=2)
+
+        self.checkout = checkout
+
+
+async def test_a_durable_command_that_ends_the_process_takes_no_attempts_from_a_slow_step_beside_it() -> None:
+    shop = Unfinished()
+    async with simulate(shop.app) as world:
+        run = await world.start_run(shop.checkout, id="slow")
+        await world.begin("command", "Order.Place", "deadly")
+        for _ in range(20):
+            await world.until(lambda: shop.ending or world.node.kernel.counters["faults"], within="1h")
+            if not shop.ending:
+                break
+            shop.ending = False
+            await world.crash_and_restart()
+        assert shop.begun == 1 + 5
+        assert (await world.outcome(run)).value == "done"
+        (fault,) = world.node.kernel.exchange.recent_faults
+        assert fault.data["message"] == "the process ended 5 times while this command ran"
+
+
+async def test_an_orderly_stop_counts_for_nothing() -> None:
+    shop = Unfinished()
+    async with simulate(shop.app, drain_ms=100) as world:
+        run = await world.start_run(shop.checkout)
+        for _ in range(8):
+            await world.advance("5s")
+            await world.restart()
+        assert (await world.outcome(run)).value == "done"

@@ -212,7 +212,7 @@ async def test_a_step_that_ends_its_process_again_and_again_fails(max_attempts: 
     async with simulate(app) as world:
         run = await world.start_run(checkout)
         for life in range(1, lives + 1):
-            assert len(begun) == life
+            await world.until(lambda life=life: len(begun) == life)  # type: ignore[misc]
             await world.crash_and_restart()
         assert (await world.outcome(run)).value == "HandlerDied"
         assert len(begun) == lives

@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -95,10 +96,12 @@ class Innocent(threading.Thread):
         self._node = node
         self._ended = threading.Event()
         self.answers = 0
+        self.longest_s = 0.0
         self.failures: list[str] = []
 
     def run(self) -> None:
         while not self._ended.is_set() or not self.answers:
+            begun = time.monotonic()
             try:
                 answer = self._node.ask("POST", "/topics/innocent/events", {"payload": self.answers}, OPS)
             except OSError as error:
@@ -108,6 +111,7 @@ class Innocent(threading.Thread):
                 self.failures.append(f"{answer.status} {answer.body[:200]!r}")
                 return
             self.answers += 1
+            self.longest_s = max(self.longest_s, time.monotonic() - begun)
             self._ended.wait(0.02)
 
     def stop(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Literal, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, get_type_hints
 
 import msgspec
 
@@ -13,6 +13,9 @@ from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Handler, refusal
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+if TYPE_CHECKING:
+    from mainspring.bus import Caller
 
 ANSWER_BYTES: Final = 13_000  # of a line of 16384: the rest is envelope
 
@@ -85,6 +88,12 @@ def _answering(function: Callable[..., Any], part: Any, made: Callable[[Any], An
             raise refusal(error) from None
 
     return answer
+
+
+def caller_of(ctx: Context) -> Caller | None:
+    """Who asks from outside; None for the node's own program, and for a socket that belongs to the node's user."""
+    caller: Caller | None = getattr(ctx.origin, "caller", None)
+    return caller
 
 
 def fitting(items: list[Any], most_bytes: int = ANSWER_BYTES) -> list[Any]:

@@ -1,20 +1,24 @@
 """Bus: topics, events and groups as messages.
 
 The same bus that WebSocket and HTTP serve; what a language model or a script with nothing but a socket needs of it.
-Answers fit one line: where there is more, they say where to go on.
+Answers fit one line: where there is more, they say where to go on. Who asks over HTTP needs the same rights on a topic
+as for the HTTP operation that does the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from mainspring.builtin.answers import Messages, about, fitting
+from mainspring.builtin.answers import Messages, about, caller_of, fitting
 from mainspring.bus import (
+    Action,
     BadFrame,
     Bus,
     DeadLetterFilter,
+    Forbidden,
     GroupInfo,
     Overlap,
     PartitionOffsets,
@@ -108,6 +112,30 @@ class _BusMessages:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
 
+    async def _check(self, ctx: Context, topic: str, *actions: Action) -> None:
+        """Raise Forbidden unless a caller from outside may do this with the topic."""
+        caller = caller_of(ctx)
+        if caller is not None:
+            for action in actions:
+                await self._bus.access.check(topic, action, caller)
+
+    async def _check_letters(self, ctx: Context, topic: str, *actions: Action) -> None:
+        caller = caller_of(ctx)
+        if caller is not None:
+            await self._bus.access.check_letters(topic, caller)
+            await self._check(ctx, topic, *actions)
+
+    async def _check_group(self, ctx: Context, topic: str, group: str) -> None:
+        caller = caller_of(ctx)
+        if caller is not None:
+            await self._bus.access.check_group(topic, caller, group)
+
+    async def _readable(self, ctx: Context, topics: Iterable[str]) -> set[str]:
+        return await self._bus.access.allowed(caller_of(ctx), "subscribe", topics)
+
+    async def _visible(self, ctx: Context, topics: Iterable[str]) -> set[str]:
+        return await self._bus.access.visible(caller_of(ctx), topics)
+
     # --- events
 
     @message("command", "Bus.Publish", "PublishRequest")
@@ -126,20 +154,28 @@ class _BusMessages:
         cause = ctx.message.metadata
         headers = {**causation_headers(cause.id, cause.correlation), **(headers or {})}
         stored = await self._bus.publish(
-            topic, bytes(payload), key=key, headers=headers, id=id, delay_ms=delayMs, ttl=ttlMs / 1000
+            topic,
+            bytes(payload),
+            key=key,
+            headers=headers,
+            id=id,
+            delay_ms=delayMs,
+            ttl=ttlMs / 1000,
+            agent=caller_of(ctx),
         )
         return PublishResult(stored.topic, stored.partition, stored.offset, stored.id, stored.duplicate)
 
     @message("query", "Bus.Read", "ReadRequest")
     async def read(
         self,
+        ctx: Context,
         topic: Topic,
         partition: Annotated[int, msgspec.Meta(ge=0, description="From 0.")] = 0,
         offset: Annotated[int, msgspec.Meta(ge=0, description="Where to begin; 0 and 1 are the beginning.")] = 1,
         limit: Limit = 20,
     ) -> ReadResult:
         """Read stored events of one partition in order."""
-        entries = await self._bus.entries(topic, partition, offset, limit)
+        entries = await self._bus.entries(topic, partition, offset, limit, agent=caller_of(ctx))
         damaged = [entry.offset for entry in entries if isinstance(entry, DamagedEvent)]
         events = [entry for entry in entries if not isinstance(entry, DamagedEvent)]
         shown = fitting([_event(event) for event in events])
@@ -151,11 +187,13 @@ class _BusMessages:
     @message("query", "Bus.DeadLetters", "DeadLettersRequest")
     async def dead_letters(
         self,
+        ctx: Context,
         topic: OriginalTopic,
         offset: Annotated[int, msgspec.Meta(ge=0, description="Where to begin in its dead letters.")] = 0,
         limit: Limit = 20,
     ) -> DeadLettersResult:
         """Events of a topic that a group gave up, and why."""
+        await self._check_letters(ctx, topic)
         letters = await self._bus.dead_letters.page(topic, offset=offset, limit=limit)
         shown = fitting([msgspec.structs.asdict(letter) for letter in letters])
         return DeadLettersResult(shown, len(shown) < len(letters) or len(letters) == limit)
@@ -163,6 +201,7 @@ class _BusMessages:
     @message("command", "Bus.Redrive", "RedriveRequest", gives="LetterCount.count")
     async def redrive(
         self,
+        ctx: Context,
         topic: OriginalTopic,
         offsets: LetterOffsets = None,
         group: LetterGroup = None,
@@ -173,12 +212,14 @@ class _BusMessages:
         toAll: Annotated[bool, about("To every group of the topic, not only to the one that gave up.")] = False,
     ) -> int:
         """Send dead letters back to the group that gave up on them."""
+        await self._check_letters(ctx, topic, "publish")
         wanted = DeadLetterFilter(offsets=offsets, group=group, key=key, reason=reason, before=before, limit=limit)
         return len(await self._bus.dead_letters.redrive(topic, wanted, to_all=toAll))
 
     @message("command", "Bus.DropDeadLetters", "DropRequest", gives="LetterCount.count")
     async def drop_dead_letters(
         self,
+        ctx: Context,
         topic: OriginalTopic,
         offsets: LetterOffsets = None,
         group: LetterGroup = None,
@@ -189,6 +230,7 @@ class _BusMessages:
         all: Annotated[bool, about("All dead letters of the topic; without it something must be chosen.")] = False,
     ) -> int:
         """Drop dead letters: nobody gets them any more."""
+        await self._check_letters(ctx, topic, "publish")
         wanted = DeadLetterFilter(offsets=offsets, group=group, key=key, reason=reason, before=before, limit=limit)
         if not all and wanted == DeadLetterFilter():
             raise BadFrame("which dead letters?", remedy="give offsets or a filter, or all: true")
@@ -197,45 +239,63 @@ class _BusMessages:
     # --- topics
 
     @message("query", "Bus.Topics", "NamesRequest")
-    def topics(self, after: After = "") -> TopicsResult:
+    async def topics(self, ctx: Context, after: After = "") -> TopicsResult:
         """Every topic and its settings, by name."""
         configs = [config for config in self._bus.topics.configs() if config.topic > after]
+        visible = await self._visible(ctx, (config.topic for config in configs))
+        configs = [config for config in configs if config.topic in visible]
         shown = fitting([topic_data(config) for config in configs])
         return TopicsResult(shown, len(shown) < len(configs))
 
     @message("command", "Bus.CreateTopic", "CreateTopicRequest")
     async def create_topic(
         self,
+        ctx: Context,
         topic: Topic,
         settings: Annotated[dict[str, Any], about("partitions, retentionMs, maxAttempts, compact, ...")] = {},  # noqa: B006
     ) -> CreateTopicResult:
         """Create a topic, or change its settings; what is not mentioned stays."""
+        self._bus.access.check_admin(caller_of(ctx), "change topics")
+        await self._check(ctx, topic, "subscribe")  # who may not read it may not open it to others either
         wanted = msgspec.json.encode({**settings, "topic": topic})
-        change = await self._bus.put_topic(self._bus.topics.settings_after(wanted))
+        change = await self._bus.put_topic(self._bus.topics.settings_after(wanted), agent=caller_of(ctx))
         return CreateTopicResult(topic_data(change.config), change.created)
 
     @message("query", "Bus.Offsets", "OffsetsRequest", gives="OffsetsResult.partitions")
-    async def offsets(self, topic: Topic) -> list[PartitionOffsets]:
+    async def offsets(self, ctx: Context, topic: Topic) -> list[PartitionOffsets]:
         """First and last offset of each partition, and where its groups stand."""
-        return fitting(await self._bus.groups.offsets(topic))
+        if topic not in await self._visible(ctx, [topic]):
+            raise Forbidden("this token has no right on this topic", remedy="use one with a scope for it")
+        places = await self._bus.groups.offsets(topic)
+        if not await self._readable(ctx, [topic]):
+            places = [msgspec.structs.replace(place, groups={}) for place in places]
+        return fitting(places)
 
     @message("query", "Bus.Stats")
-    def stats(self) -> Stats:
+    async def stats(self, ctx: Context) -> Stats:
         """Counters since the node started, and gauges of now."""
-        return self._bus.stats()
+        stats = self._bus.stats()
+        readable = await self._readable(ctx, stats.by_topic)
+        shown = {topic: count for topic, count in stats.by_topic.items() if topic in readable}
+        return msgspec.structs.replace(stats, by_topic=shown)
 
     # --- groups
 
     @message("query", "Bus.Groups", "GroupsRequest", gives="GroupsResult.groups")
-    def groups(
-        self, topic: Annotated[str | None, about("Of this topic only; without it, of all.")] = None
+    async def groups(
+        self, ctx: Context, topic: Annotated[str | None, about("Of this topic only; without it, of all.")] = None
     ) -> list[GroupInfo]:
         """Groups with their members, positions and lag."""
-        return fitting(self._bus.groups.infos(topic))
+        if topic is not None and not await self._readable(ctx, [topic]):
+            raise Forbidden("this token may not read this topic", remedy="use one with a scope for it")
+        groups = self._bus.groups.infos(topic)
+        readable = await self._readable(ctx, {each.topic for each in groups})
+        return fitting([each for each in groups if each.topic in readable])
 
     @message("command", "Bus.Seek", "SeekRequest")
     async def seek(
         self,
+        ctx: Context,
         topic: Topic,
         group: GroupName,
         kind: Annotated[Literal["latest", "offset", "timestamp"], about("What `value` is.")],
@@ -243,11 +303,13 @@ class _BusMessages:
         partition: Annotated[int | None, about("Only this one; without it, all.")] = None,
     ) -> GroupInfo:
         """Move a group; events it skips count as settled, events before come again."""
+        await self._check_group(ctx, topic, group)
         return await self._bus.groups.seek(topic, group, Start(kind, value), partition=partition)
 
     @message("command", "Bus.DeleteGroup", "DeleteGroupRequest")
-    async def delete_group(self, topic: Topic, group: GroupName) -> DoneResult:
+    async def delete_group(self, ctx: Context, topic: Topic, group: GroupName) -> DoneResult:
         """Forget a group that has no members."""
+        await self._check_group(ctx, topic, group)
         await self._bus.groups.delete(topic, group)
         return DoneResult()
 
@@ -256,6 +318,7 @@ class _BusMessages:
     @message("command", "Bus.Schedule", "ScheduleRequest")
     async def schedule(
         self,
+        ctx: Context,
         name: Annotated[str, about("A schedule of this name is replaced.")],
         topic: Topic,
         payload: Annotated[msgspec.Raw, about("Any JSON value, published each time.")] = NULL,
@@ -278,35 +341,40 @@ class _BusMessages:
             overlap=overlap,
             key=key,
         )
-        put = await self._bus.put_schedule(wanted)
+        put = await self._bus.put_schedule(wanted, agent=caller_of(ctx))
         return ScheduleResult(put.name, put.next_ms)
 
     @message("command", "Bus.Unschedule", "UnscheduleRequest")
-    async def unschedule(self, name: ScheduleName) -> DoneResult:
+    async def unschedule(self, ctx: Context, name: ScheduleName) -> DoneResult:
         """End a schedule. One that a program declares comes back when the program starts; pause it instead."""
+        await self._bus.check_schedule(name, caller_of(ctx))
         await self._bus.schedules.delete(name)
         return DoneResult()
 
     @message("command", "Bus.PauseSchedule", "PauseScheduleRequest")
-    async def pause_schedule(self, name: ScheduleName) -> ScheduleInfo:
+    async def pause_schedule(self, ctx: Context, name: ScheduleName) -> ScheduleInfo:
         """Publish nothing more until the schedule is resumed, also after a restart."""
+        await self._bus.check_schedule(name, caller_of(ctx))
         return await self._bus.schedules.pause(name)
 
     @message("command", "Bus.ResumeSchedule", "ResumeScheduleRequest")
-    async def resume_schedule(self, name: ScheduleName) -> ScheduleInfo:
+    async def resume_schedule(self, ctx: Context, name: ScheduleName) -> ScheduleInfo:
         """Let a paused schedule go on from now. What it missed is not made up."""
-        return await self._bus.schedules.resume(name)
+        return await self._bus.resume_schedule(name, agent=caller_of(ctx))
 
     @message("command", "Bus.RunSchedule", "RunScheduleRequest")
-    async def run_schedule(self, name: ScheduleName) -> PublishResult:
+    async def run_schedule(self, ctx: Context, name: ScheduleName) -> PublishResult:
         """Publish the schedule's event now, also while it is paused. Its next time stays."""
+        await self._bus.check_schedule(name, caller_of(ctx))
         event = await self._bus.schedules.run(name)
         return PublishResult(event.topic, event.partition, event.offset, event.id)
 
     @message("query", "Bus.Schedules", "NamesRequest", gives="SchedulesResult.schedules")
-    def schedules(self, after: After = "") -> list[ScheduleInfo]:
+    async def schedules(self, ctx: Context, after: After = "") -> list[ScheduleInfo]:
         """Schedules by name: when each fires next, and how its last call went."""
-        return fitting([each for each in self._bus.schedules.all() if each.name > after])
+        found = [each for each in self._bus.schedules.all() if each.name > after]
+        visible = await self._visible(ctx, {each.topic for each in found})
+        return fitting([each for each in found if each.topic in visible])
 
 
 def _event(event: StoredEvent) -> EventView:

@@ -3,6 +3,9 @@
 `Run.Start` answers as soon as the run is written down; the outcome is asked with `Run.Outcome`, or comes as one of the
 events `Run.Completed`, `Run.Failed` and `Run.Cancelled`; `Run.Blocked` is the event of a run that cannot go on. Nothing
 here waits for a run, because a capability answers one message after the other.
+
+A token with the scope `run:<program>` may send all of them about runs of that program; one with `command:Run.Start` and
+the like, about every run.
 """
 
 from __future__ import annotations
@@ -13,14 +16,25 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from mainspring.builtin.answers import Messages, about
+from mainspring.builtin.answers import Messages, about, caller_of
 from mainspring.builtin.events import on_remote_change
-from mainspring.bus import Bus
+from mainspring.bus import Bus, Forbidden
 from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.log import Change, Prepared
-from mainspring.runs import DurableRuns, Failed, Outcome, ReplayMismatch, Run, RunError, RunRecord, Runtime, Value
+from mainspring.runs import (
+    DurableRuns,
+    Failed,
+    Outcome,
+    ReplayMismatch,
+    Run,
+    RunError,
+    RunRecord,
+    Runtime,
+    UnknownRun,
+    Value,
+)
 from mainspring.runs.durable import ended_runs, error_fields, reason_json
 from mainspring.telemetry import current_correlation
 
@@ -93,6 +107,7 @@ class _RunMessages:
         id: Annotated[str | None, about("Starting the same id and arguments again gives the same run.")] = None,
     ) -> str:
         """Start a durable run of a registered program."""
+        _check_program(ctx, program)
         try:
             begun = self._runtime.start(program, *args, durable=True, id=id)
             await self._durable.written(begun)
@@ -105,23 +120,29 @@ class _RunMessages:
         return begun.id
 
     @message("command", "Run.Cancel", "CancelRun", gives="CancelledRun.cancelled")
-    async def cancel(self, id: RunId, reason: Annotated[Any, about("Kept with the outcome.")] = None) -> NotOver:
+    async def cancel(
+        self, ctx: Context, id: RunId, reason: Annotated[Any, about("Kept with the outcome.")] = None
+    ) -> NotOver:
         """Cancel a run, wherever it is executed."""
+        await self._check(ctx, id)
         return await self._durable.cancel(id, reason)
 
     @message("command", "Run.Signal", "SignalRun", gives="SignalledRun.signalled")
     async def signal(
         self,
+        ctx: Context,
         id: RunId,
         name: Annotated[str, about("What WaitSignal in the program waits for.")],
         value: Annotated[Any, about("What it receives.")] = None,
     ) -> NotOver:
         """Send a value to a run; durable when answered."""
+        await self._check(ctx, id)
         return await self._durable.signal(id, name, value)
 
     @message("query", "Run.Outcome", "AskRunOutcome")
-    async def outcome(self, id: RunId) -> RunState:
+    async def outcome(self, ctx: Context, id: RunId) -> RunState:
         """How a run stands, and how it ended."""
+        await self._check(ctx, id)
         state = _state(self._durable, await self._durable.store.record(id))
         state.progress = msgspec.json.decode(await self._durable.store.progress(id))
         return state
@@ -129,6 +150,7 @@ class _RunMessages:
     @message("query", "Run.List", "ListRuns", gives="RunPage.runs")
     async def list_runs(
         self,
+        ctx: Context,
         state: OnlyState = None,
         program: OnlyProgram = None,
         prefix: OnlyPrefix = "",
@@ -136,28 +158,40 @@ class _RunMessages:
         limit: Annotated[int, msgspec.Meta(ge=1, le=_PAGE, description="How many at most.")] = _PAGE,
     ) -> list[RunState]:
         """Durable runs by id, at most fifty at a time, without their values."""
-        found = await self._durable.store.runs(state=state, program=program, prefix=prefix, after=after, limit=limit)
-        return [_state(self._durable, record, brief=True) for record in found]
+        shown: list[RunState] = []
+        wanted: dict[str, Any] = {"state": state, "program": program, "prefix": prefix, "limit": limit}
+        while len(shown) < limit:  # a page may hold runs that the caller may not see
+            found = await self._durable.store.runs(after=after, **wanted)
+            visible = [record for record in found if _may_use(ctx, record.program)]
+            shown += [_state(self._durable, record, brief=True) for record in visible]
+            if len(found) < limit:
+                break
+            after = found[-1].id
+        return shown[:limit]
 
     @message("query", "Run.History", "AskRunHistory")
-    async def history(self, id: RunId) -> dict[str, Any]:
+    async def history(self, ctx: Context, id: RunId) -> dict[str, Any]:
         """A run and its journal."""
+        await self._check(ctx, id)
         found = await self._durable.history(id)
         return {"run": found.run, "journal": found.journal, "progress": found.progress}
 
     @message("command", "Run.Retry", "RetryRun", gives="StartedRun.id")
-    async def retry(self, id: RunId, keep: KeepMember = "all") -> str:
+    async def retry(self, ctx: Context, id: RunId, keep: KeepMember = "all") -> str:
         """Go on with a run that failed, was cancelled or is blocked, with the program of now."""
+        await self._check(ctx, id)
         return (await self._durable.retry(id, keep)).id
 
     @message("command", "Run.Fail", "FailRun", gives="FailedRun.failed")
-    async def fail(self, id: RunId, why: Annotated[str, about("Kept with the outcome.")] = "") -> NotOver:
+    async def fail(self, ctx: Context, id: RunId, why: Annotated[str, about("Kept with the outcome.")] = "") -> NotOver:
         """Let a run fail, wherever it is executed; a blocked one with what blocks it."""
+        await self._check(ctx, id)
         return await self._durable.fail(id, why)
 
     @message("command", "Run.Bulk", "ChangeRuns")
     async def bulk(
         self,
+        ctx: Context,
         action: Annotated[Literal["retry", "cancel", "fail"], about("What is done to each.")],
         state: OnlyState = None,
         program: OnlyProgram = None,
@@ -170,6 +204,8 @@ class _RunMessages:
         found = await self._durable.store.runs(state=state, program=program, prefix=prefix, after=after, limit=_PAGE)
         changed = ChangedRuns(after=found[-1].id if len(found) == _PAGE else None)
         for record in found:
+            if not _may_use(ctx, record.program):
+                continue
             try:
                 if action == "retry":
                     await self._durable.retry(record.id, keep)
@@ -183,29 +219,68 @@ class _RunMessages:
         return changed
 
     @message("query", "Run.Query", "QueryRun", gives="RunAnswer.value")
-    async def query(self, id: RunId, name: QuestionName, args: QuestionArguments = []) -> Any:  # noqa: B006
+    async def query(
+        self,
+        ctx: Context,
+        id: RunId,
+        name: QuestionName,
+        args: QuestionArguments = [],  # noqa: B006
+    ) -> Any:
         """Ask a live run what its program declared with `perform.query`."""
+        await self._check(ctx, id)
         return await _asked(self._durable.questions.query(id, name, args))
 
     @message("command", "Run.Update", "UpdateRun", gives="RunAnswer.value")
-    async def update(self, id: RunId, name: QuestionName, args: QuestionArguments = []) -> Any:  # noqa: B006
+    async def update(
+        self,
+        ctx: Context,
+        id: RunId,
+        name: QuestionName,
+        args: QuestionArguments = [],  # noqa: B006
+    ) -> Any:
         """Change a live run through what its program declared with `perform.update`; stored when answered."""
+        await self._check(ctx, id)
         return await _asked(self._durable.questions.update(id, name, args))
 
     @message("query", "Run.Programs", gives="RunPrograms.programs")
-    async def programs(self) -> list[str]:
+    async def programs(self, ctx: Context) -> list[str]:
         """The programs that runs can be started of: those of all living nodes."""
-        return self._durable.ownership.known_programs()
+        return [program for program in self._durable.ownership.known_programs() if _may_use(ctx, program)]
 
     @message("command", "Run.Fork", "ForkRun", gives="StartedRun.id")
     async def fork(
         self,
+        ctx: Context,
         id: RunId,
         at: Annotated[int, msgspec.Meta(ge=0, description="How many answers the new run begins with.")],
         newId: Annotated[str | None, about("The id of the new run; one is made otherwise.")] = None,
     ) -> str:
         """Start a new run with the first answers of another."""
+        await self._check(ctx, id)
         return (await self._durable.fork(id, at, newId)).id
+
+    async def _check(self, ctx: Context, id: str) -> None:
+        """Raise Forbidden unless the caller may send this message about the run. Of one that is not there, the same."""
+        caller, message = caller_of(ctx), ctx.message
+        if caller is None or caller.may_see(message.kind, message.type):
+            return
+        try:
+            program = (await self._durable.store.record(id)).program
+        except UnknownRun:
+            program = None
+        if program is None or not _may_use(ctx, program):
+            raise Forbidden("this token may use no run of this id", remedy="use one with a scope for its program")
+
+
+def _may_use(ctx: Context, program: str) -> bool:
+    caller = caller_of(ctx)
+    return caller is None or caller.may_use_runs(ctx.message.kind, ctx.message.type, program)
+
+
+def _check_program(ctx: Context, program: str) -> None:
+    if not _may_use(ctx, program):
+        remedy = f"use a token with the scope run:{program}"
+        raise Forbidden(f"this token may start no runs of {program!r}", remedy=remedy)
 
 
 def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:

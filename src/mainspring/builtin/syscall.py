@@ -7,6 +7,8 @@ capabilities do, and Restart starts one that failed too often; Nodes shows which
 What only other nodes handle is described and listed too, with the name of one that does. Which types they handle is in
 their pulses; what a type takes and gives only they know, so they are asked. A node that does not answer in time is
 named without the schemas: an incomplete answer is better than an error.
+
+A token is told of the types that it may send, of the outcomes of such commands, and of the traces that they left.
 """
 
 from __future__ import annotations
@@ -16,12 +18,13 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mainspring.builtin.answers import Messages, about, fitting
+from mainspring.builtin.answers import Messages, about, caller_of, fitting
 from mainspring.cluster import NodeView
-from mainspring.kernel import Capability, Contract, Fail, Inspector, Kernel
+from mainspring.kernel import Capability, Context, Contract, Fail, Inspector, Kernel
 
 _TRACE_BYTES: Final = 14_000  # of a line of 16384: the rest is envelope
 _PAGE: Final = 40  # types on one page of Syscall.List
+_OUTCOME: Final = "Syscall.Outcome"
 _NODE_TIMEOUT_MS: Final = 5_000  # shorter than the requester waits
 
 
@@ -65,23 +68,25 @@ class _Syscall:
     @message("query", "Syscall.Describe", "DescribeRequest")
     async def describe(
         self,
+        ctx: Context,
         name: Annotated[str | None, about("One message type, like Memory.Set.")] = None,
         capabilities: Annotated[list[str] | None, about('Several message types; "*" stands for all.')] = None,
     ) -> dict[str, Any]:
         """Show what a message type takes and gives, as JSON Schema."""
         if name is not None:
-            return {"name": name, **await self._describe_one(name)}
+            return {"name": name, **await self._describe_one(ctx, name)}
         if capabilities is None:
             raise Fail(422, "Schema validation failed: data: give name or capabilities")
         everything = "*" in capabilities
         contracts = self._kernel.contracts()
         here = {each.type: _schemas(each) for each in contracts if everything or each.type in capabilities}
         others = list(self._remote_types()) if everything else [name for name in capabilities if name not in here]
-        return {"schemas": {**here, **await self._describe_remote(others)}}
+        schemas = {**here, **await self._describe_remote(others)}
+        return {"schemas": {name: each for name, each in schemas.items() if _may_send(ctx, each["kind"], name)}}
 
     @message("query", "Syscall.List", "ListTypesRequest")
     def list_types(
-        self, page: Annotated[int, msgspec.Meta(ge=0, description="Which page, from 0.")] = 0
+        self, ctx: Context, page: Annotated[int, msgspec.Meta(ge=0, description="Which page, from 0.")] = 0
     ) -> dict[str, Any]:
         """Every type that can be asked, with kind and description; page by page, because all seldom fit a line."""
         listed = [
@@ -92,6 +97,7 @@ class _Syscall:
             {"type": type, "kind": kind, "description": "", "node": node.name}
             for type, (kind, node) in self._remote_types().items()
         ]
+        listed = [each for each in listed if _may_send(ctx, each["kind"], each["type"])]
         return {"types": listed[page * _PAGE : (page + 1) * _PAGE], "pages": -(-len(listed) // _PAGE)}
 
     @message("command", "Syscall.Authenticate")
@@ -105,23 +111,31 @@ class _Syscall:
         self._kernel.request_shutdown()
         return ShutdownResult(True, "shutting down")
 
-    @message("query", "Syscall.Outcome", "OutcomeRequest")
+    @message("query", _OUTCOME, "OutcomeRequest")
     async def outcome(
-        self, id: Annotated[str, about("The id of a command that was sent to a durable capability.")]
+        self, ctx: Context, id: Annotated[str, about("The id of a command that was sent to a durable capability.")]
     ) -> dict[str, Any]:
         """The reply or error of a durable command, also after a restart."""
+        unknown = Fail(404, "no durable command with this id", remedy="outcomes are kept for a week")
         try:
-            outcome = await self._kernel.outcome(id)
+            command = await self._kernel.stored_command(id)
         except KeyError:
-            raise Fail(404, "no durable command with this id", remedy="outcomes are kept for a week") from None
+            raise unknown from None
+        outcome, caller = command.outcome, caller_of(ctx)
+        if not (caller is None or caller.may_see("query", _OUTCOME) or caller.may_see("command", command.message.type)):
+            raise unknown
         if outcome is None:
             return {"id": id, "state": "pending"}
         return {"id": id, "state": "done", "kind": outcome.kind, "type": outcome.type, "data": outcome.data}
 
     @message("query", "Syscall.Trace", "TraceRequest")
-    async def trace(self, id: Annotated[str, about("The id of a message that passed lately.")]) -> dict[str, Any]:
+    async def trace(
+        self, ctx: Context, id: Annotated[str, about("The id of a message that passed lately.")]
+    ) -> dict[str, Any]:
         """The causation tree around a message, an event or a run: headers only, never data."""
-        tree = await self._kernel.whole_trace(id)
+        tree, caller = await self._kernel.whole_trace(id), caller_of(ctx)
+        if caller is not None:
+            tree = [each for each in tree if caller.may_see(each.kind, each.type)]
         if not tree:
             raise Fail(404, "this message is not known (any more)", remedy="only the latest messages are remembered")
         shown = fitting(tree, _TRACE_BYTES)
@@ -151,14 +165,12 @@ class _Syscall:
 
     # --- what other nodes handle ---------------------------------------------------------------------------------
 
-    async def _describe_one(self, name: str) -> dict[str, Any]:
+    async def _describe_one(self, ctx: Context, name: str) -> dict[str, Any]:
         contract = self._kernel.contract(name)
-        if contract is not None:
-            return _schemas(contract)
-        remote: dict[str, dict[str, Any]] = await self._describe_remote([name])
-        if name not in remote:
+        described = _schemas(contract) if contract is not None else (await self._describe_remote([name])).get(name)
+        if described is None or not _may_send(ctx, described["kind"], name):
             raise Fail(404, "no such message type", remedy='ask with {"capabilities": ["*"]} for all')
-        return remote[name]
+        return described
 
     def _remote_types(self) -> dict[str, tuple[str, NodeView]]:
         """Types that this node does not handle: their kind, and a node that does. A command goes before a query."""
@@ -192,6 +204,11 @@ class _Syscall:
         except Fail:
             return {}
         return dict(answer["schemas"])
+
+
+def _may_send(ctx: Context, kind: str, type: str) -> bool:
+    caller = caller_of(ctx)
+    return caller is None or caller.may_send(kind, type)
 
 
 def _schemas(contract: Contract) -> dict[str, Any]:

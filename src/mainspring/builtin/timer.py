@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from mainspring.builtin.answers import Messages, about
+from mainspring.builtin.answers import Messages, about, caller_of
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.message import Message, encode_data, parse
@@ -50,13 +50,15 @@ def schedule(
     ],
 ) -> Annotated[str, about("For Timer.Cancel.")]:
     """Send a message after a delay. It is caused by this command; its answer is dropped."""
+    inner = _inner(message)
+    _check_rights(ctx, inner)
     if len(kernel.timers) >= MAX_TIMERS or kernel.timers.bytes > MAX_TIMER_BYTES:
         raise Fail(
             429,
             f"{len(kernel.timers)} timers are set, as many as there may be",
             remedy="publish delayed events instead",
         )
-    return kernel.timers.schedule(delay, _inner(message), ctx.message)
+    return kernel.timers.schedule(delay, inner, ctx.message)
 
 
 @message("command", "Timer.Cancel", "CancelTimerRequest", gives="CancelTimerResult.cancelled")
@@ -77,6 +79,19 @@ def list_timers(
     page = pending[offset : offset + _PAGE]
     shown = [PendingTimer(each.id, each.deadline_ms, each.message.kind, each.message.type) for each in page]
     return TimersResult(len(pending), shown)
+
+
+def _check_rights(ctx: Context, inner: Message) -> None:
+    """When it is sent nobody's rights are asked any more: so a limited token may send only what it may send anyhow.
+
+    The rights on `Bus.*` depend on the topic, and those on `Timer.*` on one more message within.
+    """
+    caller = caller_of(ctx)
+    if caller is None or not caller.is_limited:
+        return
+    may_depend = inner.type.partition(".")[0] in ("Bus", "Timer")
+    if inner.kind not in ("command", "query") or may_depend or not caller.may_see(inner.kind, inner.type):
+        raise Fail(403, "this token may not send the message later", remedy="use a token with the scope admin")
 
 
 def _inner(given: dict[str, Any]) -> Message:

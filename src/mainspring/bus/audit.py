@@ -1,23 +1,35 @@
-"""`system.bus.audit`: what the bus decided.
+"""`system.bus.audit`: what the bus decided, and who did what.
 
 One audit event per event would double the work of the log. So decisions of one kind about one partition (and group)
 within a short time become one record with a count and the last offset: an acknowledgement of ten thousand events costs
 the same as one. The price is that up to `FLUSH_MS` of audit is lost when the node dies. Topics `system.*` are never
 audited.
+
+Who was refused, and who changed something, is also a line in the log (logger `mainspring.audit`). Anybody can be
+refused again and again: of refusals only so many are written (`REFUSALS_PER_S`), and the rest is counted.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from mainspring.bus.access.access import Caller, Who
+from mainspring.bus.names import SYSTEM
+from mainspring.bus.publishing.rate_limit import TokenBucket
 from mainspring.bus.topics.topic import Topic
 from mainspring.loop import Loop
 
+logger: logging.Logger = logging.getLogger("mainspring.audit")
+
 AUDIT_TOPIC: Final = "system.bus.audit"
 FLUSH_MS: Final = 100
+REFUSALS_PER_S: Final = 20  # of different callers or about different things: enough to see who it is
+REFUSALS_AT_ONCE: Final = 200
+LONGEST: Final = 200  # characters of what a caller chose itself
 
 _encode = msgspec.json.Encoder().encode
 
@@ -33,6 +45,22 @@ class AuditRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     group: str = ""
 
 
+class ActionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Somebody was refused something or did something, `count` times. `about` says what: an operation, a message.
+
+    `action` is login_refused, right_refused, subscription_ended, changed, deleted, command, token_added, token_removed,
+    schedule_paused or shutdown; `more`: refusals that were not written.
+    """
+
+    action: str
+    topic: str = ""
+    agent: str = ""
+    address: str = ""
+    about: str = ""
+    reason: str = ""
+    count: int = 1
+
+
 class Audit:
     """Collects decisions; `write` gets the payloads of what became of them."""
 
@@ -41,8 +69,37 @@ class Audit:
         self._write = write
         self._enabled = enabled
         self._noted: dict[tuple[str, str, int, str], list[int]] = {}
+        self._actions: dict[ActionRecord, int] = {}
+        self._refusals = TokenBucket(REFUSALS_PER_S, REFUSALS_AT_ONCE, loop.clock.now_ms())
+        self._left_out = 0
+
+    def refused(self, action: str, who: Who, about: str, reason: str = "", *, address: str = "") -> None:
+        """Somebody was refused. Of many refusals some are only counted."""
+        record = _record(action, who, about, "", reason, address)
+        if record in self._actions:
+            self._actions[record] += 1
+        elif self._refusals.take(1, self._loop.clock.now_ms()):
+            self._add(record, logging.WARNING)
+        else:
+            self._left_out += 1
+
+    def did(self, action: str, who: Who = None, about: str = "", *, topic: str = "", reason: str = "") -> None:
+        """Somebody changed something, or the node did for a reason."""
+        record = _record(action, who, about, topic, reason)
+        if record in self._actions:
+            self._actions[record] += 1
+        else:
+            self._add(record, logging.INFO)
+
+    def _add(self, record: ActionRecord, level: int) -> None:
+        if not self._noted and not self._actions:
+            self._loop.schedule(FLUSH_MS, self.flush, None, ref=False)
+        self._actions[record] = 1
+        named = msgspec.structs.asdict(record).items()
+        logger.log(level, "%s", " ".join(f"{name}={value!r}" for name, value in named if value and name != "count"))
 
     def note(self, action: str, topic: Topic, partition: int, offset: int, count: int, group: str = "") -> None:
+        """The bus decided something about `count` events of a partition, the last one at `offset`."""
         if not self._enabled or not topic.audited:
             return
         about = (action, topic.name, partition, group)
@@ -51,16 +108,36 @@ class Audit:
             noted[0] = offset
             noted[1] += count
             return
-        if not self._noted:
+        if not self._noted and not self._actions:
             self._loop.schedule(FLUSH_MS, self.flush, None, ref=False)
         self._noted[about] = [offset, count]
 
     def flush(self, _: None = None) -> None:
+        """Write what was collected."""
         noted, self._noted = self._noted, {}
-        if noted:
-            self._write(
-                [
-                    _encode(AuditRecord(action, topic, partition, offset, count, group))
-                    for (action, topic, partition, group), (offset, count) in noted.items()
-                ]
-            )
+        actions, self._actions = self._actions, {}
+        if self._left_out and actions:
+            logger.warning("%d more refusals are not listed", self._left_out)
+            actions[ActionRecord("more", reason="refusals that are not listed")] = self._left_out
+            self._left_out = 0
+        written = [
+            _encode(AuditRecord(action, topic, partition, offset, count, group))
+            for (action, topic, partition, group), (offset, count) in noted.items()
+        ]
+        written += [_encode(msgspec.structs.replace(record, count=count)) for record, count in actions.items()]
+        if written and self._enabled:
+            self._write(written)
+
+
+def _record(action: str, who: Who, about: str, topic: str, reason: str, address: str = "") -> ActionRecord:
+    agent = who.agent if isinstance(who, Caller) else who
+    if isinstance(who, Caller):
+        address = who.address
+    return ActionRecord(
+        action=action,
+        topic="" if topic.startswith(SYSTEM) else topic,
+        agent=(agent or "")[:LONGEST],
+        address=address,
+        about=about[:LONGEST],
+        reason=reason[:LONGEST],
+    )

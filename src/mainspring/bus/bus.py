@@ -15,23 +15,24 @@ from typing import Any, Literal
 
 import msgspec
 
-from mainspring.bus.access.access import Access, Caller, Checker, Who
+from mainspring.bus.access.access import Access, Action, Caller, Checker, Who, readable_events
 from mainspring.bus.access.patterns import Pattern
+from mainspring.bus.access.tokens import TokenSource
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.errors import BadOffset, Forbidden
+from mainspring.bus.errors import BadOffset, Forbidden, hidden_schedule
 from mainspring.bus.groups.dead_letters import DeadLetterQueue, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.local import LocalSupply
-from mainspring.bus.groups.registry import GroupRegistry
+from mainspring.bus.groups.registry import OWNERS, GroupRegistry
 from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
-from mainspring.bus.names import check_name
+from mainspring.bus.names import DEAD_LETTERS, check_name
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.quotas import UNLIMITED, Quotas
 from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
-from mainspring.bus.schedules.schedule import Schedule
+from mainspring.bus.schedules.schedule import Schedule, ScheduleInfo
 from mainspring.bus.schedules.schedules import CALLS, Schedules
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schemas.registry import SPACE as SCHEMAS
@@ -64,7 +65,7 @@ class Bus:
     or subscribed to. Errors are subclasses of `mainspring.bus.BusError`.
 
     The tables of everything the bus keeps are its attributes: `topics`, `groups`, `dead_letters`, `schemas`,
-    `schedules`; `access` decides who may.
+    `schedules`; `access` decides who may, and `audit` writes down who was refused and who changed something.
     """
 
     def __init__(
@@ -78,10 +79,12 @@ class Bus:
         random: Callable[[], float],
         checker: Checker | None = None,
         cluster: Cluster | None = None,
+        tokens: TokenSource | None = None,
     ) -> None:
         """`log` is open before `start` and closed after `stop`. `new_id` gives UUIDv7 text; `random` is in [0, 1).
 
         `cluster`: the other nodes on this log, joined before `start` and left after `stop`; None: there are none.
+        `tokens`: those the node accepts; they say what the owner of a schedule may do when it fires.
         """
         self.settings = settings
         self.clock = clock
@@ -93,15 +96,22 @@ class Bus:
         others = None if isinstance(cluster, Alone) else cluster
         roles = cluster or Alone()
         self._own_headers = None if others is None else {"node": others.node}  # whose numbers they are
-        self._audit = audit = Audit(loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit)
+        self.audit: Audit = Audit(loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit)
+        audit = self.audit
         self.topics: TopicRegistry = TopicRegistry(log, clock, settings, shared=others is not None)
-        self.access: Access = Access(clock, self.topics.config_of, checker=checker, ttl_ms=settings.checker_ttl_ms)
+        scopes_of = tokens.scopes_of if tokens is not None and tokens.is_required else None
+        self.access: Access = Access(
+            clock, self.topics.config_of, checker=checker, ttl_ms=settings.checker_ttl_ms, scopes_of=scopes_of
+        )
         self.schemas: SchemaRegistry = SchemaRegistry(log, clock)
         self._supply: Supply = (
-            LocalSupply(log, clock, loop) if others is None else SharedSupply(log, clock, loop, self.topics, others)
+            LocalSupply(log, clock, loop, roles.suspects)
+            if others is None
+            else SharedSupply(log, clock, loop, self.topics, others)
         )
         self.delivery: Delivery = Delivery(log, clock, loop, self.counters, audit, self._supply)
         self.groups: GroupRegistry = GroupRegistry(log, self.topics, self.delivery, self._supply, audit)
+        self.access.owner_of = self.groups.owner_of
         self.admission: Admission = Admission(
             clock, self.topics, self.access, self.schemas, settings, new_id=new_id, random=random
         )
@@ -116,6 +126,7 @@ class Bus:
             self.delivery,
             roles.role("schedules"),
             self.groups.unsettled,
+            audit,
         )
         self.publisher.store_delayed = self.schedules.store_delayed
         letters = DeadLetterWriter(log, clock, self.delivery, self.publisher, self.counters, audit, self.topics, new_id)
@@ -140,6 +151,7 @@ class Bus:
                 SCHEMAS: self.schemas.on_changed,
                 SCHEDULES: self.schedules.on_changed,
                 CALLS: self.schedules.on_called,
+                OWNERS: self.groups.on_owner_changed,
             }
         )
         await self.topics.start()
@@ -171,7 +183,7 @@ class Bus:
         for topic in self.topics.all():
             for follower in topic.followers:
                 follower.set()
-        self._audit.flush()
+        self.audit.flush()
         await self.publisher.idle()
         await self._supply.stop()
         await self.delivery.close()
@@ -213,6 +225,8 @@ class Bus:
         await self.access.check(config.topic, "publish", agent)
         change = await self.topics.put(config)
         self._recheck(config.topic)
+        if agent is not None:
+            self.audit.did("changed", agent, "settings of a topic", topic=config.topic)
         return change
 
     def _on_topic_changed(self, record: KeptRecord) -> None:
@@ -221,8 +235,14 @@ class Bus:
             self._recheck(topic.name)
 
     def _recheck(self, topic: str) -> None:
+        """The topic's lists changed: whoever reads it, or its dead letters, is looked at again."""
         for session in list(self._sessions):
             session.recheck(topic)
+        name = topic
+        while (found := self.topics.find(name)) is not None:
+            for follower in found.followers:
+                follower.set()
+            name += DEAD_LETTERS
 
     async def ensure_topic(self, name: str) -> None:
         """Make a topic with default settings unless it exists; durable when it returns."""
@@ -294,7 +314,11 @@ class Bus:
     async def entries(self, topic: str, partition: int, offset: int, limit: int, *, agent: Who = None) -> list[Entry]:
         """`read` with the damaged events in their places."""
         upcaster = (await self._readable(topic, agent, partition)).upcaster
-        entries = await read_on(self._log, topic, partition, max(1, offset), min(limit, MAX_PAGE))
+        entries: list[Entry] = []
+        while found := await read_on(self._log, topic, partition, max(1, offset), min(limit, MAX_PAGE)):
+            if entries := readable_events(agent, topic, found):
+                break
+            offset = found[-1].offset + 1  # none of them is for this reader
         return _upcast(entries, upcaster)
 
     async def offset_at(self, topic: str, partition: int, ts: int) -> int:
@@ -320,8 +344,14 @@ class Bus:
         """`follow` with the damaged events in their places."""
         state = await self._readable(topic, agent)
         await self.topics.load(state)
-        async for entries in follow(self._log, state, after, lambda: self._state == "stopped"):
-            yield _upcast(entries, state.upcaster)
+
+        async def check() -> None:
+            if isinstance(agent, Caller):
+                await self.access.check(topic, "subscribe", agent)
+
+        async for entries in follow(self._log, state, after, lambda: self._state == "stopped", check):
+            if entries := readable_events(agent, topic, entries):
+                yield _upcast(entries, state.upcaster)
 
     async def follow_pattern(
         self, pattern: str, after: Mapping[str, Mapping[int, int]], *, agent: Who = None
@@ -357,8 +387,8 @@ class Bus:
             await following.cancel()
 
     async def _readable(self, name: str, agent: Who, partition: int = 0) -> Topic:
+        await self.access.check(name, "subscribe", agent)  # first: who may not know of it is told the same either way
         topic = self.topics.get(name)
-        await self.access.check(name, "subscribe", agent)
         if not 0 <= partition < topic.config.partitions:
             raise BadOffset(f"topic {name!r} has partitions 0 to {topic.config.partitions - 1}, not {partition}")
         return topic
@@ -374,7 +404,10 @@ class Bus:
         """
         self.access.check_admin(agent, "register schemas")
         await self.access.check(topic, "publish", agent)
-        return await self.schemas.register(topic, schema, compatibility)
+        registered = await self.schemas.register(topic, schema, compatibility)
+        if agent is not None:
+            self.audit.did("changed", agent, "schema of a topic", topic=topic)
+        return registered
 
     # -- schedules
 
@@ -382,8 +415,36 @@ class Bus:
         """Create or replace the schedule of this name; durable when it returns, with `next_ms` filled in."""
         check_name("topic", schedule.topic)
         await self.access.check(schedule.topic, "publish", agent)
+        other = self.schedules.find(schedule.name)
+        if other is not None:  # replacing one takes it away from its topic
+            await self.access.check(other.topic, "publish", agent)
+        schedule.check()
         quota = agent.quota if isinstance(agent, Caller) else UNLIMITED
         return await self.schedules.put(self.admission.accept_schedule(schedule, agent), quota)
+
+    async def check_schedule(self, name: str, agent: Who, action: Action | None = "publish") -> ScheduleInfo:
+        """The schedule, if `agent` may do this with its topic (None: know of it). Raises UnknownSchedule, Forbidden.
+
+        A limited token is told the same of one that is not there as of one that it may not see.
+        """
+        schedule = self.schedules.find(name)
+        if schedule is None:
+            if isinstance(agent, Caller) and agent.is_limited:
+                raise hidden_schedule(name)
+            return self.schedules.get(name)
+        if schedule.topic not in await self.access.visible(agent, [schedule.topic]):
+            raise hidden_schedule(name)
+        if action is not None:
+            await self.access.check(schedule.topic, action, agent)
+        return schedule
+
+    async def resume_schedule(self, name: str, *, agent: Who = None) -> ScheduleInfo:
+        """Let a paused schedule go on from now, in the name of `agent` where a token proves it."""
+        schedule = await self.check_schedule(name, agent)
+        if isinstance(agent, Caller) and agent.is_proven and schedule.owner not in (None, agent.agent):
+            known = {each: getattr(schedule, each) for each in Schedule.__struct_fields__}
+            await self.schedules.put(self.admission.accept_schedule(Schedule(**known), agent))
+        return await self.schedules.resume(name)
 
     # -- numbers
 

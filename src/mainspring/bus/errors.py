@@ -98,6 +98,11 @@ class UnknownSchedule(BusError, code="unknown_schedule"):
     """No schedule of this name."""
 
 
+def hidden_schedule(name: str) -> Forbidden:
+    """What a limited token is told of a schedule that is not there, or that it may not see: the same."""
+    return Forbidden(f"this token may use no schedule {name!r}", remedy="use one with a scope for its topic")
+
+
 class SchemaMismatch(BusError, code="schema_mismatch"):
     """The payload does not fit the schema of its topic; `details` has the path of the fault."""
 

@@ -29,6 +29,10 @@ EventId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
 
 NOTHING: Final = msgspec.Raw(b"")
 EXPIRES: Final = "x-expires"  # the header that says when an event expires: epoch ms
+REPLY_TO: Final = "x-reply-to"  # of a request: the topic for its reply
+REPLY_FOR: Final = "x-reply-for"  # of a request and its reply: the client that asked
+REPLIES: Final = ".replies"  # how the name of a topic for replies ends
+OF_AGENT: Final = ";"  # stands between the name of an agent, which has none, and what is the agent's own
 
 
 class Start(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
@@ -94,10 +98,11 @@ class PublishBatchFrame(
 
 
 class Filter(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Both given: both must hold."""
+    """Both given: both must hold. `asker` is set by the node: no replies to other agents."""
 
     key: str | None = None
     header: tuple[str, str] | None = None
+    asker: str | None = None
 
 
 class SubscribeFrame(ClientFrame, tag="SUBSCRIBE", frozen=True, gc=False, kw_only=True):

@@ -20,9 +20,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.bus.access.access import Action, Caller, origin_of
+from mainspring.bus.access.access import Action, Caller, filter_replies, origin_of
 from mainspring.bus.access.patterns import Pattern, is_pattern
-from mainspring.bus.errors import BusError, Forbidden, LimitReached, NotSubscribed, TooLarge, Unavailable
+from mainspring.bus.errors import (
+    BusError,
+    Forbidden,
+    LimitReached,
+    NotSubscribed,
+    TooLarge,
+    Unavailable,
+    hidden_schedule,
+)
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.member import CountingMember, Gate, Member
 from mainspring.bus.names import check_name
@@ -30,6 +38,7 @@ from mainspring.bus.protocol import (
     NOTHING,
     AckFrame,
     ExtendFrame,
+    Filter,
     FlowFrame,
     LeaseFrame,
     NackFrame,
@@ -64,6 +73,7 @@ logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 _to_json = msgspec.json.Encoder().encode
 
+NO_FILTER: Final = Filter()
 MOST_UNANSWERED: Final = 8_192  # requests without an answer before a connection is not read from
 MOST_EVENTS: Final = 10_000  # of one batch, which is one commit: more would make everybody else wait for it
 MOST_UNANSWERED_BYTES: Final = 8 << 20
@@ -172,6 +182,8 @@ class Session:
             self._refuse(request, BusError("the node failed to handle this frame", remedy="see the node's log"))
 
     def _refuse(self, request: Request, error: BusError) -> None:
+        if isinstance(error, Forbidden):
+            self._bus.audit.refused("right_refused", self.caller, type_of(request), error.message)
         self._replies.reply(refusal_frame(request, error))
 
     def _is_undecided(self, request: Any, data: bytes) -> bool:
@@ -236,7 +248,7 @@ class Session:
         if self._bus.admission.closed:
             raise Unavailable("the node is stopping", remedy="subscribe again in a moment")
         self._reserve(frame)
-        try:
+        try:  # only now: what is refused leaves nothing behind
             topic = self._bus.topics.open(frame.topic, self.caller.quota)
         except BusError:
             self._unreserve(frame)
@@ -299,8 +311,13 @@ class Session:
         try:
             start = None if key in self._members else frame.start
             group, unstored = await self._bus.groups.begin(topic, frame.group, start, self.caller.quota)
+            if self.caller.is_proven:
+                await self._bus.groups.claim(group, self.caller)
             if unstored:
                 await self._bus.groups.store(group)
+        except Forbidden:  # another agent made the group a moment ago
+            self._unreserve(own)
+            return []
         except MainspringError:
             self._unreserve(own)
             raise
@@ -393,10 +410,14 @@ class Session:
 
     async def _confirm(self, frame: SubscribeFrame, group: Group, reply: PendingReply, unstored: bool) -> None:
         try:
+            if self.caller.is_proven:
+                await self._bus.groups.claim(group, self.caller)
             if unstored:
                 await self._bus.groups.store(group)
         except BusError as error:
             self._unreserve(frame)
+            if isinstance(error, Forbidden):
+                self._bus.audit.refused("right_refused", self.caller, "SUBSCRIBE", error.message)
             reply.frame = refusal_frame(frame, error)
         else:
             reply.frame = ok_frame(frame, topic=frame.topic, group=frame.group)
@@ -422,8 +443,8 @@ class Session:
         member.ack_each = frame.ack == "each"
         member.batch = max(min(frame.batch, settings.max_window), 2 if pattern else 1)  # 1: frames of another form
         member.sticky = frame.sticky
-        wanted = frame.filter
-        member.filter = wanted if wanted is not None and (wanted.key is not None or wanted.header is not None) else None
+        wanted = filter_replies(self.caller, frame.topic, frame.filter)
+        member.filter = None if wanted == NO_FILTER else wanted
         if is_new:
             self._members[key] = (group, member)
             group.join(member)
@@ -472,6 +493,7 @@ class Session:
                 self._bus.access.check_now(config, "subscribe", self.caller, group)
             except Forbidden as error:
                 self._leave((name, group), self._bus.clock.now_ms())
+                self._bus.audit.did("subscription_ended", self.caller, group, topic=name)
                 self._replies.reply(error_frame(error, "", name, group))
             except BusError:
                 continue  # a checker that has not answered yet forbids nothing
@@ -538,11 +560,19 @@ class Session:
     def _check_schedule(self, name: str) -> None:
         """Who takes a schedule away from its topic needs the right to publish there."""
         schedule = self._bus.schedules.find(name)
-        if schedule is not None:
-            config = self._bus.topics.config_of(schedule.topic)
+        if schedule is None:
+            return
+        config = self._bus.topics.config_of(schedule.topic)
+        try:
             self._bus.access.check_now(config, "publish", self.caller)
+        except Forbidden:
+            if self.caller.is_limited:  # do not tell which topic it is
+                raise hidden_schedule(name) from None
+            raise
 
     def _unschedule(self, frame: UnscheduleFrame, size: int) -> None:
+        if self._bus.schedules.find(frame.name) is None and self.caller.is_limited:
+            raise hidden_schedule(frame.name)
         self._check_schedule(frame.name)
         self._reply_later(frame, self._bus.schedules.delete(frame.name))
 

@@ -43,7 +43,7 @@ from mainspring.client.subscription import DeadEvent, Event, StoredEvent, Subscr
 from mainspring.client.websocket import RandomBytes
 from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
-from mainspring.loop import Clock, MonotonicClock, reject, resolve
+from mainspring.loop import Clock, MonotonicClock, reject, resolve, time_limit
 from mainspring.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ class Client(ClientConnection):
             self.put(topic, outgoing)
             return await future
         try:
-            async with asyncio.timeout(seconds(timeout)):
+            async with time_limit(seconds(timeout)):
                 await self._wait_for_room()
                 self.put(topic, outgoing)
                 return await future

@@ -22,7 +22,7 @@ from mainspring.client.http import NodeHttp
 from mainspring.client.telemetry import Telemetry, find_telemetry
 from mainspring.client.websocket import NotLetIn, RandomBytes, Socket, open_socket
 from mainspring.durations import Duration, duration_ms, seconds
-from mainspring.loop import BackgroundTasks, Clock, wake
+from mainspring.loop import BackgroundTasks, Clock, time_limit, wake
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
@@ -127,7 +127,7 @@ class ClientConnection:
 
     async def _first_connection(self) -> None:
         try:
-            async with asyncio.timeout(seconds(self.options.connect_timeout)):
+            async with time_limit(seconds(self.options.connect_timeout)):
                 await self._opened.wait()
         except TimeoutError:
             raise self._last_error or CannotConnect(
@@ -145,7 +145,7 @@ class ClientConnection:
             for closing in reversed(self._closing):
                 await closing()
             try:
-                async with asyncio.timeout(seconds(self.options.drain_timeout)):
+                async with time_limit(seconds(self.options.drain_timeout)):
                     await self.flush()
                     await self._leave()
             except TimeoutError:
@@ -235,7 +235,7 @@ class ClientConnection:
             seen, ping_s = -1, seconds(self.options.ping)
             while not self._lost.is_set():
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(ping_s):
+                    async with time_limit(ping_s):
                         await self._lost.wait()
                         break
                 if socket.received == seen:

@@ -19,6 +19,7 @@ from mainspring.client.errors import CannotConnect, NodeRefused
 from mainspring.client.frames import EventEnvelope, claims_of, decode_envelope, encode, split_address
 from mainspring.client.publishing import RETRY, TRY_AGAIN
 from mainspring.errors import Fail, fail_from
+from mainspring.loop import time_limit
 
 if TYPE_CHECKING:
     import aiohttp
@@ -112,11 +113,13 @@ class NodeHttp:
 
         data = None if body is None else encode(body)
         headers = None if body is None else {"Content-Type": "application/json"}
-        timeout = ClientTimeout(total=limit_s, sock_connect=10)
-        async with self._request(
-            method, path, params or {}, "the node does not answer", data=data, headers=headers, timeout=timeout
-        ) as response:
-            return await response.read()
+        timeout, trouble = ClientTimeout(total=None, sock_connect=10), "the node does not answer"
+        asking = self._request(method, path, params or {}, trouble, data=data, headers=headers, timeout=timeout)
+        try:
+            async with time_limit(limit_s), asking as response:
+                return await response.read()
+        except TimeoutError:
+            raise CannotConnect(f"{trouble} within {limit_s:g} s", remedy="is it running?") from None
 
     @asynccontextmanager
     async def _request(

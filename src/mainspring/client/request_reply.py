@@ -20,7 +20,7 @@ from urllib.parse import quote
 from mainspring.client.errors import BadArgument, ClientError, NodeRefused, TimedOut
 from mainspring.client.subscription import Event, Subscription, decoder
 from mainspring.durations import Duration, seconds
-from mainspring.loop import resolve
+from mainspring.loop import resolve, time_limit
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client
@@ -55,7 +55,7 @@ class Requests:
         waiter: asyncio.Future[Event[Any]] = asyncio.get_running_loop().create_future()
         self._waiting[id] = waiter
         try:
-            async with asyncio.timeout(seconds(timeout)):
+            async with time_limit(seconds(timeout)):
                 await self._inbox(reply_to)
                 carried = {**(headers or {}), REPLY_TO: reply_to, REPLY_FOR: self._name}
                 await self._client.publish(topic, payload, key=key, headers=carried, id=id)
@@ -88,7 +88,11 @@ class Requests:
         except NodeRefused as error:
             if error.code != "unknown_topic":
                 raise
-            await self._client.put_topic(topic, retentionMs=KEPT_MS)
+            try:
+                await self._client.put_topic(topic, retentionMs=KEPT_MS)
+            except NodeRefused as refused:
+                if refused.code != "forbidden":  # who may not create topics makes it by subscribing
+                    raise
         inbox = self._client.subscribe(
             topic, group=f"reply:{self._name}", from_="latest", header=(REPLY_FOR, self._name), max_inflight=1_000
         )

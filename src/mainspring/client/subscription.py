@@ -27,7 +27,7 @@ from mainspring.client.errors import BadArgument, BadPayload, ClientError, Close
 from mainspring.client.frames import Delivered, OkFrame, Start, seek_frame
 from mainspring.data_types import decoder_of
 from mainspring.durations import Duration, duration_ms, seconds
-from mainspring.loop import reject, wake
+from mainspring.loop import reject, time_limit, wake
 from mainspring.telemetry import OpenSpan
 
 if TYPE_CHECKING:
@@ -313,7 +313,7 @@ class Subscription(Generic[T]):
                 if timeout is None:
                     await waiter
                 else:
-                    async with asyncio.timeout(seconds(timeout)):
+                    async with time_limit(seconds(timeout)):
                         await waiter
             except TimeoutError:
                 raise TimedOut(f"no event of {self.topic!r} came within {seconds(timeout or 0):g} s") from None

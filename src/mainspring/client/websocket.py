@@ -20,7 +20,7 @@ from typing import Final, cast
 from urllib.parse import urlsplit
 
 from mainspring.client.errors import CannotConnect
-from mainspring.loop import reject
+from mainspring.loop import reject, time_limit
 
 SHORT: Final = 1_024
 
@@ -318,7 +318,7 @@ async def open_socket(
     sent = [*headers, ("Authorization", f"Bearer {token}")] if token is not None else headers
     socket: Socket | None = None
     try:
-        async with asyncio.timeout(timeout_s):
+        async with time_limit(timeout_s):
             loop = asyncio.get_running_loop()
             if unix_socket:
                 _, socket = await loop.create_unix_connection(lambda: Socket(random_bytes), unix_socket)

@@ -6,6 +6,7 @@
 | membership | `Membership`: one node among several: its lease, its pulse, the change feed, its roles |
 | peers | what nodes write about themselves, and the table of all of them |
 | program_versions | what the programs of all living nodes declare, and which is the newest |
+| suspects | work with which the process ended more than once, begun one at a time |
 | startup | the data directory, the node's name, waiting for the log, what acknowledgements mean |
 """
 
@@ -16,10 +17,12 @@ from mainspring.cluster.membership import LEASE_MS, Membership, NameTaken
 from mainspring.cluster.peers import FORMAT, NODES, inbox
 from mainspring.cluster.program_versions import DeclarationsInForce, Declared, ProgramOrder, ProgramVersions
 from mainspring.cluster.startup import DurabilityWatch, Home, NotDurable, node_name, with_patience
+from mainspring.cluster.suspects import MOST_ENDS, Suspects
 
 __all__ = [
     "FORMAT",
     "LEASE_MS",
+    "MOST_ENDS",
     "NODES",
     "About",
     "Alone",
@@ -35,6 +38,7 @@ __all__ = [
     "ProgramOrder",
     "ProgramVersions",
     "Role",
+    "Suspects",
     "inbox",
     "node_name",
     "with_patience",

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import msgspec
 
+from mainspring.cluster.suspects import Suspects
 from mainspring.log import Batch
 
 
@@ -71,6 +72,7 @@ class Cluster(Protocol):
     """The other nodes as one node sees them. Where there are none, there is nothing to guard, announce or report."""
 
     node: str  # this node's name, unique among those alive
+    suspects: Suspects
 
     @property
     def epoch(self) -> int:
@@ -140,6 +142,7 @@ class Alone(Cluster):
 
     def __init__(self, node: str = "node", *, about: Callable[[], About] = About, started: int = 0) -> None:
         self.node = node
+        self.suspects: Suspects = Suspects()
         self._about = about
         self._started = started
 

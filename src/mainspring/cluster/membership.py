@@ -28,6 +28,7 @@ import msgspec
 from mainspring.cluster import peers
 from mainspring.cluster.cluster import About, NodeView
 from mainspring.cluster.peers import LEASES, NODES, Holder, NodeLease, Peer, Peers, Pulse, lease_key, role_key
+from mainspring.cluster.suspects import Suspects
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, MissedTooMuch, Receipt, Refused
 from mainspring.loop import BackgroundTasks, Loop, pause
@@ -76,6 +77,7 @@ class Membership:
         self.log = log
         self.node = node
         self.lease_ms = lease_ms
+        self.suspects: Suspects = Suspects()
         self.joined: bool = False
         self.ended: MainspringError | None = None  # why this node cannot go on
         self._loop = loop
@@ -299,7 +301,7 @@ class Membership:
                     if peer.epoch != self.epoch:
                         self._delete_lease(peer)
             self.roles.try_all()
-        self._timer = self._loop.schedule(step, self._look, None, ref=False)
+        self._timer = self._loop.schedule(step, self._look, None, kind="timeout", ref=False)
 
     def _send_pulse(self) -> None:
         now = self._clock.now_ms()

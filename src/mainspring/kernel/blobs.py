@@ -4,6 +4,10 @@ A handler returns `Blob(data)`; what leaves the kernel is a BlobPointer to a fil
 name says when its time is up, so a node that was killed still knows, at its next start, which files to remove. A
 pointer is checked before it is used: only its own members, a known scheme, and for each scheme what makes sense
 there.
+
+A pointer comes back from outside, where anybody can write one. So a `file` pointer leads only to a regular file in the
+folder of blobs, never along a link, and the names there cannot be guessed. Who asks over the network is told the name
+without the folder: `/blobs/<name>` (`hide_folder`), and may send it back like that.
 """
 
 from __future__ import annotations
@@ -11,7 +15,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import errno
+import os
 import re
+import secrets
+import stat
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -28,7 +36,10 @@ from mainspring.private_files import make_private_folder, open_private
 
 DEFAULT_BLOB_TTL: Final = "1h"  # long enough to fetch, short enough not to fill a disk
 MAX_INLINE_BYTES: Final = 4096  # a `data` pointer holds little, the rest belongs in a file
+MAX_BLOB_BYTES: Final = 64 << 20  # read into memory at once, unless a handler says otherwise
 _NAME: Final = re.compile(r"([0-9]{15})-.+\.blob")
+_SHOWN: Final = "/blobs"  # stands for the folder where its place is nobody's business
+_SECRET_BYTES: Final = 16
 _AUTHORITY: Final = re.compile(r"[^\s/?#@]+")
 
 
@@ -108,7 +119,8 @@ class BlobStore:
     def store(self, blob: Blob, now_ms: int) -> BlobPointer:
         """Write the data; the file appears whole or not at all. Blocking."""
         make_private_folder(self.folder)
-        path = self.folder.resolve() / f"{now_ms + blob.ttl_ms:015}-{self._ids()}.blob"
+        name = f"{now_ms + blob.ttl_ms:015}-{self._ids()}-{secrets.token_hex(_SECRET_BYTES)}.blob"
+        path = self.folder.resolve() / name
         partial = path.with_suffix(".partial")
         with open(partial, "xb", opener=open_private) as file:
             file.write(blob.data)
@@ -132,6 +144,20 @@ class BlobStore:
         return min(due, default=None)
 
 
+_folders: Final[list[str]] = []  # of the kernels of this process: where pointers may lead
+
+
+def allow_folder(folder: Path) -> None:
+    """Let pointers lead to blobs in this folder."""
+    _folders.append(str(folder.resolve()))
+
+
+def forget_folder(folder: Path) -> None:
+    """The opposite of `allow_folder`."""
+    if str(folder.resolve()) in _folders:
+        _folders.remove(str(folder.resolve()))
+
+
 class BlobKeeper:
     """Stores blobs without stopping the loop, and removes them when their time is up."""
 
@@ -145,9 +171,22 @@ class BlobKeeper:
 
     def start(self) -> None:
         """Remove what an earlier node left behind."""
+        if self.folder is not None:
+            allow_folder(self.folder)
         self._sweep(True)
 
     def stop(self) -> None:
+        if self.folder is not None:
+            forget_folder(self.folder)
+        self._cancel()
+
+    def hide_folder(self, text: bytes) -> bytes:
+        """A JSON text for somebody who has no business in this machine's files."""
+        if self.folder is None:
+            return text
+        return text.replace(msgspec.json.encode(str(self.folder.resolve()))[1:-1], _SHOWN.encode())
+
+    def _cancel(self) -> None:
         if self._timer is not None:
             self._loop.cancel(self._timer)
             self._timer = None
@@ -163,7 +202,7 @@ class BlobKeeper:
         """See to it that the folder is swept at `due_ms` (epoch)."""
         if self._timer is not None and self._due_ms <= due_ms:
             return
-        self.stop()
+        self._cancel()
         self._due_ms = due_ms
         delay = max(0, due_ms - self._clock.wall_ms())
         self._timer = self._loop.schedule(delay, self._sweep, False, ref=False)
@@ -175,8 +214,11 @@ class BlobKeeper:
             self.plan(due)
 
 
-def read_blob(pointer: BlobPointer, *, max_bytes: int = 64 << 20) -> bytes:
-    """What the pointer points to; blocking. An https pointer is for the handler to fetch: it is refused here."""
+def read_blob(pointer: BlobPointer, *, max_bytes: int = MAX_BLOB_BYTES) -> bytes:
+    """What the pointer points to; blocking, so an `async def` handler calls `ctx.read_blob`.
+
+    A file is one in the folder of blobs. An https pointer is for the handler to fetch: it is refused here.
+    """
     if pointer.scheme == "data":
         return pointer.inline()
     if pointer.scheme == "https":
@@ -184,7 +226,7 @@ def read_blob(pointer: BlobPointer, *, max_bytes: int = 64 << 20) -> bytes:
             404, "resource unavailable: https pointers are not fetched", remedy="fetch the address in the handler"
         )
     try:
-        with open(pointer.path, "rb") as file:
+        with open(_open_file(pointer.path), "rb") as file:
             data = file.read(max_bytes + 1)
     except OSError as error:
         raise BlobUnavailable(404, f"resource unavailable: {error.strerror}") from None
@@ -193,3 +235,19 @@ def read_blob(pointer: BlobPointer, *, max_bytes: int = 64 << 20) -> bytes:
             413, f"resource unavailable: the blob is larger than {max_bytes} bytes", remedy="raise max_bytes"
         )
     return data
+
+
+def _open_file(path: str) -> int:
+    """A descriptor of a blob's file. What is no blob is not there: no link, FIFO or device is opened."""
+    folder, name = os.path.split(path)
+    if _NAME.fullmatch(name) is None or not (folder in _folders or folder == _SHOWN):
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for each in _folders if folder == _SHOWN else (folder,):
+        try:
+            descriptor = os.open(os.path.join(each, name), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))

@@ -8,6 +8,7 @@ node's own loop and one in another process. A plain function gets a `BlockingCon
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -17,6 +18,7 @@ import msgspec
 
 from mainspring.durations import Duration, duration_ms, seconds, timeout_ms
 from mainspring.errors import fail_from
+from mainspring.kernel.blobs import MAX_BLOB_BYTES, BlobPointer, read_blob
 from mainspring.kernel.errors import BadOutput
 from mainspring.loop import HandlerThreads, with_blocking_verbs
 from mainspring.message import Message, NotEncodable, encode_data, is_type
@@ -73,6 +75,10 @@ class Context(msgspec.Struct, eq=False):
         """Wait on the loop's own clock, so that a test under virtual time does not wait at all."""
         await self._port.sleep(seconds(span) * 1_000)
 
+    async def read_blob(self, pointer: BlobPointer, *, max_bytes: int = MAX_BLOB_BYTES) -> bytes:
+        """What a pointer points to, read in a thread. Raises `BlobUnavailable`, a `Fail` with 404 or 413."""
+        return await asyncio.to_thread(read_blob, pointer, max_bytes=max_bytes)
+
     async def publish(
         self,
         topic: str,
@@ -110,6 +116,7 @@ if TYPE_CHECKING:
 
         def send(self, *args: Any, **options: Any) -> Any: ...
         def sleep(self, span: Duration) -> Any: ...
+        def read_blob(self, pointer: BlobPointer, *, max_bytes: int = MAX_BLOB_BYTES) -> Any: ...
         def publish(self, topic: str, payload: Any, **options: Any) -> Any: ...
 
 else:

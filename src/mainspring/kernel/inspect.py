@@ -10,7 +10,7 @@ drawn: up to the first cause that is still among them, then down to everything t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Reversible
+from collections.abc import Callable, Iterable, Iterator, Reversible
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -104,10 +104,21 @@ class Inspector:
         """The latest faults of actors, newest first."""
         return [_fault(error) for error in reversed(self._kernel.exchange.recent_faults)]
 
-    def messages(self, *, limit: int, text: str = "", kind: str = "", before: str = "") -> list[HeaderView]:
-        """Headers of messages that passed lately, newest first; `before` is the id of a message to go on behind."""
-        headers = self._kernel.exchange.recent_headers
-        return list(islice(_matching(headers, text.casefold(), kind, before), limit))
+    def messages(
+        self,
+        *,
+        limit: int,
+        text: str = "",
+        kind: str = "",
+        before: str = "",
+        visible: Callable[[str, str], bool] | None = None,
+    ) -> list[HeaderView]:
+        """Headers of messages that passed lately, newest first; `before` is the id of a message to go on behind.
+
+        `visible` says which kinds and types are shown.
+        """
+        found = _matching(self._kernel.exchange.recent_headers, text.casefold(), kind, before)
+        return list(islice((each for each in found if visible is None or visible(each.kind, each.type)), limit))
 
 
 def _actor(slot: ActorSlot, open: int) -> ActorView:

@@ -28,6 +28,7 @@ from mainspring.kernel.blobs import BlobKeeper
 from mainspring.kernel.capability import Capability, RestartPolicy
 from mainspring.kernel.contracts import CapabilityPlan, Contract
 from mainspring.kernel.durable.commands import OUTCOME_TTL_MS, DurableCommands
+from mainspring.kernel.durable.record import StoredCommand
 from mainspring.kernel.errors import CapabilityError, NotConfigured, text_of
 from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.inspect import CausationNode, causation_tree
@@ -138,13 +139,18 @@ class Kernel:
 
     # --- life ----------------------------------------------------------------------------------------------------
 
-    async def start(self) -> None:
-        """Boot the phases DISCOVER to ATTACH. On failure every spawned actor is terminated and `BootError` raised."""
+    async def start(self, *, go_on: bool = True) -> None:
+        """Boot the phases DISCOVER to ATTACH. On failure every spawned actor is terminated and `BootError` raised.
+
+        With `go_on=False` what a former life left unfinished waits for `go_on()`: its handlers may end the process.
+        """
         try:
             self.discover()
             self.build()
             self.spawn()
             await self.attach()
+            if go_on:
+                self.go_on()
         except BaseException:
             self._terminate_all()
             raise
@@ -228,6 +234,11 @@ class Kernel:
         message = self.exchange.make("event", "Sys.BootComplete", encode_data(self.summary()))
         self.exchange.turn_event((message, None))
         return message
+
+    def go_on(self) -> None:
+        """Begin durable commands again that a former life left without an outcome. `start` does it by default."""
+        if self.exchange.durable is not None:
+            self.exchange.durable.go_on()
 
     def summary(self) -> dict[str, Any]:
         """What runs: the data of `Sys.BootComplete`."""
@@ -356,13 +367,13 @@ class Kernel:
         self.loop.offer(self.exchange.turn_request, (message, caller))
         return waiter
 
-    def exchange_request(self, message: Message) -> asyncio.Future[Message]:
-        """Send a request; the future gives its reply or error message."""
+    def exchange_request(self, message: Message, caller: Any = None) -> asyncio.Future[Message]:
+        """Send a request, for `caller` where one has limited rights; the future gives its reply or error message."""
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         waiter: asyncio.Future[Message] = self._aio.create_future()
-        caller: Origin = SendOrigin(waiter, self._asked)
-        self.loop.offer(self.exchange.turn_request, (message, caller))
+        origin: Origin = SendOrigin(waiter, self._asked, caller)
+        self.loop.offer(self.exchange.turn_request, (message, origin))
         return waiter
 
     def ask_node(self, node: NodeView, kind: str, type: str, data: Any, *, timeout_ms: float) -> asyncio.Future[Any]:
@@ -371,9 +382,13 @@ class Kernel:
 
     async def outcome(self, id: str) -> Message | None:
         """The outcome of a durable command; None while it has none. Raises `KeyError` for an id never accepted."""
+        return (await self.stored_command(id)).outcome
+
+    async def stored_command(self, id: str) -> StoredCommand:
+        """A durable command as it is kept. Raises `KeyError` for an id never accepted."""
         if self.exchange.durable is None:
             raise KeyError(id)
-        return await self.exchange.durable.outcome(id)
+        return await self.exchange.durable.find(id)
 
     def emit(
         self, type: str, data: Any = None, *, causation: str | None = None, correlation: str | None = None

@@ -74,10 +74,14 @@ class NoReplyOrigin:
 
 
 class SendOrigin(msgspec.Struct, eq=False):
-    """The origin of one `ctx.send`: a future that gets the answer, whatever its size."""
+    """The origin of one `ctx.send`: a future that gets the answer, whatever its size.
+
+    `caller` is who asks, for those who answer to look at its rights; None: the node's own program.
+    """
 
     waiter: asyncio.Future[Any]
     open: dict[str, Mail]
+    caller: Any = None
     external: ClassVar[bool] = False
 
     def deliver(self, message: Message) -> bool:

@@ -3,6 +3,7 @@
 - `clock`: where time comes from, real or virtual; `pause`
 - `loop`: lanes, turns, timers, holds and counters of one loop
 - `timer_wheel`: many deadlines, cheap to set and cheap to cancel
+- `deadlines`: judged when what has arrived is read, also after a stall
 - `asyncio_host`: an asyncio event loop that drives a loop
 - `virtual_time`: asyncio programs under virtual time
 - `threads`: threads for the plain functions of a program
@@ -18,6 +19,9 @@ from mainspring.loop.clock import Clock as Clock
 from mainspring.loop.clock import MonotonicClock as MonotonicClock
 from mainspring.loop.clock import VirtualClock as VirtualClock
 from mainspring.loop.clock import pause as pause
+from mainspring.loop.deadlines import LATE_MS as LATE_MS
+from mainspring.loop.deadlines import after_reading as after_reading
+from mainspring.loop.deadlines import time_limit as time_limit
 from mainspring.loop.errors import ClockError as ClockError
 from mainspring.loop.errors import DuplicateTimer as DuplicateTimer
 from mainspring.loop.errors import HandlerTimeout as HandlerTimeout

@@ -43,6 +43,11 @@ class EventLoopHost:
             # Time moves only by hand here; each move is an arrival.
             self._stop_listening = clock.on_move(self.next_slice)
 
+    @property
+    def moved_by_hand(self) -> bool:
+        """Whether the clock's time passes only when a test says so."""
+        return self._stop_listening is not None
+
     def next_slice(self) -> None:
         """Have one slice run as soon as the host gets to it; never, when the host has ended."""
         if self._next is None and not self.aio.is_closed():

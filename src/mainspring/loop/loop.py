@@ -8,8 +8,10 @@ that is already running.
 A slice is: due timers join the completions, by deadline; completions join the user lane; then turns are made until the
 slice's budget is spent or nothing is ready. After a slice the host gets its turn. `tick` is the smallest slice: the
 whole system lane, then one user turn. Timers are looked at once per slice, so a timer with delay 0 fires at the next
-slice, never inside the turn that set it. The budget counts system turns too: a flood of system work that feeds itself
-yields to the host like everything else and goes on afterwards, still before any user turn.
+slice, never inside the turn that set it. A timeout that is noticed late, because the thread was blocked or the process
+was stopped, waits until the host has read what arrived meanwhile (`deadlines.py`). The budget counts system turns too:
+a flood of system work that feeds itself yields to the host like everything else and goes on afterwards, still before
+any user turn.
 
 A turn that raises is reported with what raised, and the next turn follows. Only `KeyboardInterrupt` and `SystemExit`
 pass through: they are meant for the program, not for the turn they happened to interrupt.
@@ -41,6 +43,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from mainspring.loop.asyncio_host import LONGEST_SLEEP_S, EventLoopHost
 from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock, span_ns
+from mainspring.loop.deadlines import LATE_MS, after_reading
 from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.futures_and_tasks import reject, wake
 from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
@@ -223,16 +226,23 @@ class _Timers:
     def next_deadline(self) -> int | None:
         return self._wheel.next_deadline()
 
-    def take_ready(self, now_ms: int) -> list[Turn]:
-        """The turns of all timers due at `now_ms`, by deadline, equal deadlines in order of registration."""
+    def take_ready(self, now_ms: int, late: list[Turn]) -> list[Turn]:
+        """The turns of all timers due at `now_ms`, by deadline, equal deadlines in order of registration.
+
+        Timeouts that are noticed late are put into `late` instead.
+        """
         if not len(self._wheel):
             return []
+        latest = now_ms - LATE_MS
         fire, due, unref = self._fire, self._due, self._unref
         turns: list[Turn] = []
         for entry in self._wheel.take_ready(now_ms):
             due[entry.id] = entry
             unref.discard(entry.id)
-            turns.append((fire, entry))
+            if entry.kind == "timeout" and entry.deadline <= latest:
+                late.append((fire, entry))
+            else:
+                turns.append((fire, entry))
         return turns
 
     def _fire(self, entry: TimerEntry) -> None:
@@ -410,6 +420,7 @@ class Loop:
         self._host: EventLoopHost | None = None
         self._asleep = False  # attached, with no slice running or on its way
         self._signalled = False  # another thread has already knocked
+        self._late = 0  # how many wait until what has arrived is read
         self._arrival = threading.Event()  # wakes a bare driver that waits
         self._waiters: list[asyncio.Future[None]] = []
         self._on_active: Callable[[], object] | None = None
@@ -470,8 +481,8 @@ class Loop:
     ) -> Hashable:
         """Have `function(argument)` called as a user turn once `delay_ms` have passed, never earlier.
 
-        A negative delay counts as 0. With `ref=False` the timer does not keep the loop alive. Returns the timer's id,
-        for `cancel`.
+        A negative delay counts as 0. With `ref=False` the timer does not keep the loop alive. One of the kind `timeout`
+        ends a wait: when it is late, what has arrived meanwhile is read first. Returns the timer's id, for `cancel`.
         """
         due_ns = self.clock.now_ns() + span_ns(delay_ms)
         return self.schedule_at(-(-due_ns // NS_PER_MS), function, argument, timer_id=timer_id, kind=kind, ref=ref)
@@ -502,6 +513,23 @@ class Loop:
             self._stir()  # quiescence may be near, and virtual time must not jump to a deadline that is gone
         return cancelled
 
+    def after_reading(self, call: Callable[[], object]) -> bool:
+        """Call `call` when the host has read what had arrived by now; False: there is no host that reads.
+
+        Where a test moves the clock by hand nothing is late, because nothing arrives by itself.
+        """
+        host = self._host
+        if host is None or host.moved_by_hand:
+            return False
+        self._late += 1
+
+        def read() -> None:
+            self._late -= 1
+            call()
+
+        after_reading(host.aio, read)
+        return True
+
     # Liveness
 
     def hold(self, reason: str, *, pins_time: bool = False) -> Hold:
@@ -527,12 +555,12 @@ class Loop:
     @property
     def alive(self) -> bool:
         """False when quiescent: nothing ready, no timer that counts, no hold."""
-        return bool(self._ready or self._holds or self._timers.keeping_alive)
+        return bool(self._ready or self._late or self._holds or self._timers.keeping_alive)
 
     def why_alive(self) -> dict[str, int]:
         """What keeps the loop alive, counted by reason; empty when quiescent."""
         reasons = {
-            "ready": len(self._lanes) + len(self._completions),
+            "ready": len(self._lanes) + len(self._completions) + self._late,
             "timers": self._timers.keeping_alive,
             **self._holds,
         }
@@ -687,10 +715,18 @@ class Loop:
             self._say_active()
         completions, push = self._completions, self._push_user
         now_ms = self.clock.now_ms()
-        completions.extend(self._timers.take_ready(now_ms))
+        late: list[Turn] = []
+        completions.extend(self._timers.take_ready(now_ms, late))
+        if late and not self.after_reading(functools.partial(self._judge, late)):
+            completions.extend(late)
         for _ in range(len(completions)):
             push(completions.popleft())
         self._lanes.mark(now_ms)
+
+    def _judge(self, late: list[Turn]) -> None:
+        """What arrived before these timeouts were noticed has been read: those that were not cancelled are due."""
+        self._completions.extend(late)
+        self._stir()
 
     def _host_slice(self) -> None:
         self._asleep = False

@@ -40,6 +40,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final, ParamSpec, TypeVar
 
 from mainspring.durations import duration_text
+from mainspring.loop.deadlines import call_at_deadline, time_limit
 from mainspring.loop.errors import HandlerTimeout
 from mainspring.loop.futures_and_tasks import reject, resolve, wake
 from mainspring.loop.virtual_time import VirtualEventLoop
@@ -101,12 +102,12 @@ def with_blocking_verbs(given: type[_T]) -> type[_T]:
 
 async def in_time(limit_ms: int, function: Callable[..., Coroutine[Any, Any, _T]], /, *args: Any) -> _T:
     """Await `function(*args)`, at most so long; then it is cancelled. Raises HandlerTimeout."""
-    limit = asyncio.timeout(limit_ms / 1000)
+    limit: asyncio.Timeout | None = None
     try:
-        async with limit:
+        async with time_limit(limit_ms / 1000) as limit:
             return await function(*args)
     except TimeoutError:
-        if limit.expired():
+        if limit is not None and limit.expired():
             raise _took_too_long(limit_ms) from None
         raise
 
@@ -262,8 +263,8 @@ class _Call:
     def begin(self, jobs: SimpleQueue[Any]) -> None:
         """A thread is free."""
         if self._limit_ms is not None:
-            timer = self._aio.call_later(self._limit_ms / 1000, self._take_too_long, self._limit_ms)
-            self.result.add_done_callback(lambda _: timer.cancel())
+            cancel = call_at_deadline(self._limit_ms / 1000, functools.partial(self._take_too_long, self._limit_ms))
+            self.result.add_done_callback(lambda _: cancel())
         self.hand_over(jobs, self)
 
     def _take_too_long(self, limit_ms: int) -> None:

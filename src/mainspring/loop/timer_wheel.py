@@ -48,7 +48,7 @@ class TimerEntry(msgspec.Struct, frozen=True):
     """One timer: an id unique among the pending, an absolute deadline, what to emit, and why it exists.
 
     The deadline is a plain integer in whatever unit the wheel's owner uses throughout. `kind` is `timeout`,
-    `scheduled` or `retry` in the kernel; the wheel does not look at it.
+    `scheduled` or `retry`; the wheel does not look at it.
     """
 
     id: Hashable

@@ -11,7 +11,7 @@ import asyncio
 import functools
 import logging
 import random
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +23,7 @@ from mainspring.app import App, DeclaredConsumer, refuse_shared_groups
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
 from mainspring.builtin import KernelPort, beat_capability, bus_capability, kernel_capabilities, run
 from mainspring.bus import Bus, Checker, Published
+from mainspring.bus.access import Token, TokenSource
 from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
@@ -114,14 +115,19 @@ class Core:
         self._built_in: set[str] = set()
         self.failure: MainspringError | None = None  # why the node stops although nobody told it to
 
-    async def boot(self) -> Message:
-        """Start everything; gives the Sys.BootComplete message. Raises BootFailure, with everything undone."""
+    async def boot(self, on_ready: Callable[[Message], object] = lambda _: None) -> Message:
+        """Start everything; gives the Sys.BootComplete message. Raises BootFailure, with everything undone.
+
+        `on_ready` is called with it before anything goes on that a former life left unfinished: that may have ended
+        the process.
+        """
         phases = ["LOAD"]
         try:
             await self._prepare()
             tracing.switch_on()
             await self._load()
             phases = self.kernel.phases
+            self.bus.delivery.hold()
             await self._undo_later(self.bus.start, self.bus.stop)
             if self.app is not None:
                 self.declarations = Declarations(self.app, self.bus, self.log, self.loop, self.cluster)
@@ -130,8 +136,10 @@ class Core:
                 self._serve_tasks(self.app)
                 await self.app.hooks.enter(self.app, self._undo, self.threads)
                 tracing.switch_on()  # once more: a program may configure its traces when it starts
-            await self._undo_later(self.kernel.start, self.kernel.stop)
-            await self._undo_later(self.runtime.start_service, self.runtime.stop_service)
+            await self._undo_later(functools.partial(self.kernel.start, go_on=False), self.kernel.stop)
+            await self._undo_later(
+                functools.partial(self.runtime.start_service, go_on=False), self.runtime.stop_service
+            )
             await self._start_beats()
             await self._start_consumers()
             self.kernel.enter_phase("ADAPT")
@@ -139,7 +147,12 @@ class Core:
             self._introduce(adapters)
             if self.watchdog is not None:
                 asyncio.get_running_loop().call_soon(self.watchdog.booted)
-            return self.kernel.ready(adapters)
+            ready = self.kernel.ready(adapters)
+            on_ready(ready)
+            self.bus.delivery.go_on()
+            self.kernel.go_on()
+            self.runtime.go_on()
+            return ready
         except Exception as error:
             await self._undo.aclose()
             raise BootFailure(phases[-1], error) from error
@@ -182,6 +195,10 @@ class Core:
 
     async def _prepare(self) -> None:
         """Before anything is acquired."""
+        settings = self.settings
+        self.tokens: TokenSource = TokenSource(
+            settings.tokens, settings.tokens_file, certificates=bool(settings.tls_client_ca)
+        )
 
     async def _adapt(self) -> list[str]:
         """Open the sockets; gives their addresses."""
@@ -212,7 +229,9 @@ class Core:
             random=self._random,
             checker=self._checker or (app.checker if app else None),
             cluster=self.cluster,
+            tokens=self.tokens,
         )
+        self.tokens.on_change = self._tokens_changed
         self.versions: PublishedVersions = PublishedVersions(self.bus)
         self.kernel: Kernel = Kernel(
             loop=self.loop,
@@ -223,7 +242,7 @@ class Core:
             restart=app.restart if app else None,
             publisher=self._publish,
             preparer=self._prepare_event,
-            on_shutdown=lambda: self._on_shutdown(),
+            on_shutdown=self._asked_to_stop,
             cluster=self.cluster,
             threads=self.threads,
         )
@@ -311,6 +330,15 @@ class Core:
         self._undo.push_async_callback(membership.leave)
         await with_patience(membership.join, self.loop, settings.wait_for_engine)
         return membership
+
+    def _asked_to_stop(self) -> None:
+        self.bus.audit.did("shutdown", about="Syscall.Shutdown")
+        self._on_shutdown()
+
+    def _tokens_changed(self, new: Sequence[Token], gone: Sequence[Token]) -> None:
+        for action, tokens in (("token_added", new), ("token_removed", gone)):
+            for token in tokens:
+                self.bus.audit.did(action, token.agent, token.id)
 
     def _must_end(self, error: MainspringError) -> None:
         """This node cannot go on; somebody has to start it again."""

@@ -21,7 +21,6 @@ from aiohttp import web
 
 from mainspring.app import App
 from mainspring.bus import Checker
-from mainspring.bus.access import TokenSource
 from mainspring.errors import BootError
 from mainspring.import_path import find_object
 from mainspring.node.core import Core
@@ -29,6 +28,7 @@ from mainspring.server import Connections, GuardedRunner, LostLeases, NdjsonServ
 from mainspring.server.http import (
     Dashboard,
     Face,
+    HttpRunner,
     TokenAuthenticator,
     add_client_js,
     add_pages,
@@ -59,8 +59,10 @@ class Node(Core):
         self._program = program
 
     async def _prepare(self) -> None:
-        self._tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
-        _refuse_open_doors(self.settings, has_tokens=bool(self._tokens.book))
+        await super()._prepare()
+        _refuse_open_doors(self.settings, has_tokens=self.tokens.is_required)
+        if self.tokens.is_required and not self.tokens.book:
+            logger.warning("tokens are needed here and there is none: nobody can connect until tokens_file has a line")
         self.app: App | None = load_program(self._program)
 
     async def _stop_intake(self) -> None:
@@ -86,13 +88,11 @@ class Node(Core):
     async def _listen(self) -> str:
         """WebSocket and HTTP on one port."""
         settings = self.settings
-        if self._tokens.is_watched:
+        if self.tokens.is_watched:
             self._in_background(self._watch_tokens())
         connections = Connections(settings)
         self._in_background(connections.watch())
-        runner = web_runner(
-            self, self._tokens, self._new_id, connections=connections, ndjson=self.ndjson, guests=self.guests
-        )
+        runner = web_runner(self, self._new_id, connections=connections, ndjson=self.ndjson, guests=self.guests)
         await self._undo_later(runner.setup, runner.cleanup)
         tls = _tls(settings)
         self.site: web.TCPSite = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
@@ -120,12 +120,15 @@ class Node(Core):
     async def _watch_tokens(self) -> None:
         while True:
             await asyncio.sleep(TOKENS_LOOK_S)
-            self._tokens.refresh()
+            self.tokens.refresh()
+
+
+class _NodeRunner(GuardedRunner, HttpRunner):
+    """Its connections are counted, and answered also when their senders half-close."""
 
 
 def web_runner(
     core: Core,
-    tokens: TokenSource,
     new_id: Callable[[], str],
     *,
     connections: Connections,
@@ -134,7 +137,7 @@ def web_runner(
 ) -> web.AppRunner:
     """WebSocket, HTTP, dashboard and pages of a node that has booted; who runs it says where it listens.
 
-    Who asks is what the token says, where there are tokens. `sockets` are the node's others, for the metrics.
+    Who asks is what the token says, where tokens are needed. `sockets` are the node's others, for the metrics.
     """
     settings, app = core.settings, web.Application()
     lost_leases = LostLeases()
@@ -154,12 +157,13 @@ def web_runner(
         connections=connections,
         **sockets,
     )
-    identify = TokenAuthenticator(tokens, core.clock, new_id).identify if tokens.book else claimed_agent
+    needs_token = core.tokens.is_required
+    identify = _authenticator(core, new_id).identify if needs_token else claimed_agent
     add_routes(
         app,
         Face(parts, identify, heartbeat_ms=heartbeat_ms, body_timeout_ms=settings.body_timeout_ms),
         allowed_origins=settings.allowed_origins,
-        check_host=not tokens.book,
+        check_host=not needs_token,
     )
     dashboard = Dashboard()
     dashboard.add_to(app)
@@ -168,7 +172,7 @@ def web_runner(
     app.middlewares.insert(0, connections.middleware())
     for pages in core.app.folders if core.app else ():
         add_pages(app, pages.path, pages.folder, pages.policy)
-    return GuardedRunner(
+    return _NodeRunner(
         app,
         connections,
         access_log=None,
@@ -178,6 +182,10 @@ def web_runner(
         lingering_time=LINGER_S,
         auto_decompress=False,  # a body is unpacked when somebody reads it, and not beyond its limit
     )
+
+
+def _authenticator(core: Core, new_id: Callable[[], str]) -> TokenAuthenticator:
+    return TokenAuthenticator(core.tokens, core.clock, new_id, core.bus.audit)
 
 
 def load_program(program: App | str | None) -> App | None:
@@ -214,6 +222,8 @@ def _refuse_open_doors(settings: Settings, *, has_tokens: bool) -> None:
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:
     if not settings.tls_cert and not settings.tls_key:
+        if settings.tls_client_ca:
+            raise BootError("certificates of clients need TLS", remedy="set tls_cert and tls_key, too")
         return None
     if not (settings.tls_cert and settings.tls_key):
         raise BootError("TLS needs a certificate and its key", remedy="set both tls_cert and tls_key")
@@ -226,4 +236,13 @@ def _tls(settings: Settings) -> ssl.SSLContext | None:
             f"the certificate or its key cannot be used: {error.strerror or type(error).__name__}",
             remedy="tls_cert and tls_key name PEM files that belong together and that the node may read",
         ) from None
+    if settings.tls_client_ca:
+        context.verify_mode = ssl.CERT_OPTIONAL  # who shows none needs a token
+        try:
+            context.load_verify_locations(settings.tls_client_ca)
+        except OSError as error:
+            raise BootError(
+                f"the authorities of clients cannot be used: {error.strerror or type(error).__name__}",
+                remedy="tls_client_ca names a PEM file that the node may read",
+            ) from None
     return context

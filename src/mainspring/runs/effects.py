@@ -391,9 +391,9 @@ def _sleep(effect: Sleep, ctx: EffectContext) -> Later:
 def time_left(ctx: EffectContext, ms: float) -> int:
     """How long to wait: `ms`, or what was left of it when a durable run was interrupted."""
     until = ctx.recall()
-    if until is not None:
-        return max(0, int(until) - ctx.wall_ms())
     allowed = whole_ms(ms)
+    if until is not None:
+        return min(allowed, max(0, int(until) - ctx.wall_ms()))  # the clock may have been set back meanwhile
     if allowed >= WORTH_A_ROW_MS:
         ctx.remember(ctx.wall_ms() + allowed)
     return allowed

@@ -24,6 +24,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from mainspring.backoff import Backoff
+from mainspring.cluster import MOST_ENDS
 from mainspring.durations import Duration, duration_ms, duration_text
 from mainspring.errors import MainspringError
 from mainspring.log import Batch
@@ -56,8 +57,6 @@ BARE: Final = frozenset({type(None), bool, int, float, str, bytes, list, tuple, 
 _WAIT: Final = -1  # a result that brings nothing yet
 _MANY: Final = 8  # things held by one effect, after which timers that rang are no longer counted among them
 
-MOST_DEATHS: Final = 5  # how often a handler may end its process before its effect fails, unless it has more attempts
-
 _cleanups = BackgroundTasks(logger, "runs")
 
 
@@ -77,7 +76,7 @@ class Attempts:
     timeout_ms: float | None = None
     retry_on: Errors = Exception
     give_up_on: Errors = ()
-    counts_deaths: bool = False  # give up what ended its process MOST_DEATHS times, also with one attempt
+    counts_deaths: bool = False  # give up what ended its process MOST_ENDS times, also with one attempt
 
     def __post_init__(self) -> None:
         if self.most < 1:
@@ -86,7 +85,7 @@ class Attempts:
     @property
     def most_begun(self) -> int | None:
         """How often the effect may be begun when processes end meanwhile; None: that is not counted."""
-        return self.most if self.most > 1 else MOST_DEATHS if self.counts_deaths else None
+        return self.most if self.most > 1 else MOST_ENDS if self.counts_deaths else None
 
     def allow_another(self, attempt: int, error: Exception) -> bool:
         """Whether to try again after this attempt failed."""

@@ -109,7 +109,8 @@ def wait_event_handler(port: EventPort) -> Callable[[WaitEvent, EffectContext], 
             until = ctx.wall_ms() + effect.timeout_ms
         if until is not None:
             waited = f"no such event of {effect.topic!r} came within {duration_text(effect.timeout_ms or 0)}"
-            ctx.after(max(0, until - ctx.wall_ms()), lambda: later.time_out(waited))
+            left = min(effect.timeout_ms or 0, max(0, until - ctx.wall_ms()))  # the clock may have been set back
+            ctx.after(left, lambda: later.time_out(waited))
         task = asyncio.get_running_loop().create_task(watch())
         ctx.on_release(task.cancel)
         return later

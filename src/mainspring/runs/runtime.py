@@ -40,6 +40,7 @@ from mainspring.runs.effects import Ask, Effect, Publish, Signal, Spawn, WaitEve
 from mainspring.runs.errors import GroupClosed, NotIdle, RunError
 from mainspring.runs.groups import Perform, WatchfulPerform
 from mainspring.runs.handlers import (
+    Attempts,
     EffectContext,
     Handler,
     RegisteredHandler,
@@ -73,6 +74,7 @@ class RunCounts:
     recovered: int = 0
     journal_writes: int = 0
     leases_lost: int = 0
+    given_up: int = 0
 
 
 class Runtime:
@@ -112,6 +114,9 @@ class Runtime:
         elif not isinstance(self.clock, VirtualClock):
             self._scheduler.host = AsyncioHost(self.clock)
         self._threads = threads or HandlerThreads()
+        if cluster is not None:
+            self._scheduler.suspects = cluster.suspects
+        self._scheduler.suspects.use(self._scheduler.timer)
         self._replaced_steps: dict[str, Callable[..., Any]] = {}
         self._around_steps: Around | None = None
         self._perform = WatchfulPerform if contract == "app" else Perform
@@ -201,7 +206,8 @@ class Runtime:
     ) -> None:
         """Pass in what `Ask`, `Publish` and `WaitEvent` need; an effect without its port is unhandled."""
         if ask is not None:
-            self._handle_builtin(Ask, ask_handler(ask))
+            attempts = Attempts(counts_deaths=self._scheduler.raises)  # whoever is asked may end the process
+            self._scheduler.handlers[Ask] = RegisteredHandler(Ask, ask_handler(ask), attempts=attempts)
         if publish is not None:
             self._handle_builtin(Publish, publish_handler(publish))
         if events is not None:
@@ -232,9 +238,19 @@ class Runtime:
             raise RunError("this runtime has no log", remedy="make it with Runtime(log=...)")
         return self._durable
 
-    async def start_service(self) -> None:
-        """Go on with unfinished durable runs, now and as long as this runtime lives."""
+    async def start_service(self, *, go_on: bool = True) -> None:
+        """Go on with unfinished durable runs, now and as long as this runtime lives.
+
+        With `go_on=False` they are loaded and wait for `go_on()`: their handlers may end the process.
+        """
+        self.durable.hold_back()
         await self.durable.recovery.start()
+        if go_on:
+            self.go_on()
+
+    def go_on(self) -> None:
+        """Execute the runs that `start_service` loaded."""
+        self.durable.go_on()
 
     async def finish(self) -> None:
         """Before an orderly stop: handlers at work may answer, and no further ones are asked for durable runs.
@@ -351,8 +367,8 @@ class Runtime:
                 effects[handler.name] = effects.get(handler.name, 0) + handler.asked
         if durable is None:
             return RunCounts(begun, outcomes, effects)
-        lost = durable.ownership.times_lost
-        return RunCounts(begun, outcomes, effects, durable.recovered, durable.writer.written, lost)
+        lost, given_up = durable.ownership.times_lost, scheduler.given_up
+        return RunCounts(begun, outcomes, effects, durable.recovered, durable.writer.written, lost, given_up)
 
     def close(self) -> None:
         """Cancel every run that is not durable, and let go of those that are."""

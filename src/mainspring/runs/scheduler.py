@@ -33,8 +33,9 @@ from collections import deque
 from collections.abc import Callable, Generator, Hashable, Iterable, Mapping
 from typing import Any, Final, Protocol
 
+from mainspring.cluster import Suspects
 from mainspring.errors import MainspringError
-from mainspring.loop import Clock, Loop, TimerEntry, TimerWheel, identifies_work
+from mainspring.loop import LATE_MS, Clock, Loop, TimerEntry, TimerWheel, after_reading, identifies_work
 from mainspring.runs.effects import Effect, Join, Until, whole_ms
 from mainspring.runs.errors import NotAnEffect, ReplayMismatch, UnhandledEffect
 from mainspring.runs.handlers import RegisteredHandler, clean_up, release_effect
@@ -68,16 +69,18 @@ class Alarms:
     Delays are cut to whole milliseconds; negative and NaN mean at once, which is the next tick. Calls leave by
     deadline, equal deadlines in the order in which they were set. What is due is taken out before the first call is
     made: a call that sets the next timer for this very moment waits for the next tick like all others, and cannot keep
-    a tick for itself.
+    a tick for itself. What is noticed late waits until the host has read what arrived meanwhile: it may be an answer.
     """
 
-    __slots__ = ("_clock", "_due", "_set", "_wheel")
+    __slots__ = ("_clock", "_due", "_late", "_set", "_wheel", "after_reading")
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._wheel = TimerWheel()
         self._due: dict[Hashable, Callable[[], object]] = {}  # taken out of the wheel, not made yet
+        self._late: dict[Hashable, Callable[[], object]] = {}  # the same, and they wait for what has arrived
         self._set = 0
+        self.after_reading: Callable[[Callable[[], None]], bool] = lambda call: False
 
     def set(self, delay_ms: float, call: Callable[[], object]) -> tuple[int, int]:
         """Have `call` made after the delay; the timer's id and its deadline."""
@@ -88,10 +91,12 @@ class Alarms:
 
     def forget(self, timer: int) -> bool:
         """False when it was made or forgotten before."""
+        if self._late and self._late.pop(timer, None) is not None:
+            return True
         return self._due.pop(timer, None) is not None or self._wheel.cancel(timer)
 
     def __contains__(self, timer: int) -> bool:
-        return timer in self._due or timer in self._wheel
+        return timer in self._due or timer in self._wheel or timer in self._late
 
     def any_due(self) -> bool:
         return bool(self._due) or (len(self._wheel) > 0 and self._wheel.has_ready(self._clock.now_ms()))
@@ -103,8 +108,11 @@ class Alarms:
         """Make every call that is due. What one of them raises is logged and stops no other."""
         if len(self._wheel):
             now = self._clock.now_ms()
+            late: dict[Hashable, Callable[[], object]] = {}
             while (entry := self._wheel.pop_ready(now)) is not None:
-                self._due[entry.id] = entry.message
+                (late if entry.deadline <= now - LATE_MS else self._due)[entry.id] = entry.message
+            if late:
+                self._hold_back(late)
         for timer in list(self._due):
             call = self._due.pop(timer, None)
             if call is None:
@@ -113,6 +121,17 @@ class Alarms:
                 call()
             except Exception:
                 logger.exception("a timer of the runs failed")
+
+    def _hold_back(self, late: dict[Hashable, Callable[[], object]]) -> None:
+        def judge() -> None:
+            for timer in late:
+                if (call := self._late.pop(timer, None)) is not None:
+                    self._due[timer] = call
+
+        if self.after_reading(judge):
+            self._late |= late
+        else:
+            self._due |= late
 
 
 # -- where ticks come from
@@ -142,6 +161,10 @@ class SchedulerHost(Protocol):
 
     def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
         """Call `pump` at that monotonic time, or earlier if an earlier wake-up is already planned."""
+        ...
+
+    def after_reading(self, call: Callable[[], None]) -> bool:
+        """Call `call` when what had arrived by now is read. False when that is not possible now."""
         ...
 
     def from_thread(self, call: Callable[[], None]) -> None:
@@ -193,6 +216,12 @@ class AsyncioHost:
         delay = max(0, deadline_ms - self._clock.now_ms()) / 1000
         self._handle = loop.call_later(delay, self._wake, pump)
 
+    def after_reading(self, call: Callable[[], None]) -> bool:
+        loop = self._running()
+        if loop is not None:
+            after_reading(loop, call)
+        return loop is not None
+
     def _wake(self, pump: Callable[[], None]) -> None:
         self._handle = self._deadline = None
         pump()
@@ -230,6 +259,9 @@ class LoopHost:
             self._loop.cancel(self._timer)
         self._deadline = deadline_ms
         self._timer = self._loop.schedule_at(deadline_ms, self._wake, pump)
+
+    def after_reading(self, call: Callable[[], None]) -> bool:
+        return self._loop.after_reading(call)
 
     def _wake(self, pump: Callable[[], None]) -> None:
         self._timer = self._deadline = None
@@ -269,6 +301,7 @@ class Scheduler:
         "clock",
         "current",
         "finishing",
+        "given_up",
         "handlers",
         "host",
         "late_completions",
@@ -281,6 +314,7 @@ class Scheduler:
         "pumping",
         "raises",
         "steps",
+        "suspects",
         "tasks",
         "ticks",
         "trace",
@@ -304,6 +338,8 @@ class Scheduler:
         self.ticks: int = 0
         self.steps: int = 0
         self.late_completions: int = 0
+        self.given_up: int = 0  # effects with which the process ended too often
+        self.suspects: Suspects = Suspects()
         self.live: int = 0
         self.begun: dict[bool, int] = {True: 0, False: 0}  # runs that were executed here: whether durable
         self.outcomes: dict[tuple[bool, str], int] = {}  # of those that ended here: whether durable, and how
@@ -322,6 +358,7 @@ class Scheduler:
         self._draining = False
         self._outside: deque[Callable[[], None]] = deque()
         self.alarms: Alarms = Alarms(clock)
+        self.alarms.after_reading = self._after_reading
         self._owners: list[Ending] | None = None  # to end after the run that is ending now; None: none is
         self._armed = False
         self._thread = threading.get_ident()
@@ -586,6 +623,13 @@ class Scheduler:
         if self.host is not None and not self._armed:
             self.host.wake_at(deadline, self.pump)
         return timer
+
+    def _after_reading(self, call: Callable[[], None]) -> bool:
+        def read() -> None:
+            call()
+            self.arm()
+
+        return self.host is not None and self.host.after_reading(read)
 
     # -- endings
 

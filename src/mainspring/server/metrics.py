@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -39,13 +39,16 @@ Row = tuple[tuple[str, ...], float]
 Rows = Iterable[tuple[str | tuple[str, ...], Any]]  # the labels of each row, or its only one, and its number
 
 
-def exposition(node: NodeParts, accept: str, topics: Container[str]) -> tuple[bytes, str]:
+def exposition(
+    node: NodeParts, accept: str, topics: Container[str], visible: Callable[[str, str], bool] | None = None
+) -> tuple[bytes, str]:
     """The text and its content type: OpenMetrics for a scraper that accepts it, else the classic format.
 
-    Of the topics and their groups only these are named; totals count all.
+    Of the topics and their groups only these are named; totals count all. `visible` says which kinds and types of
+    messages are named; with it effects are not.
     """
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(node, topics))
+    registry.register(_Collector(node, topics, visible))
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     encode, content_type = choose_encoder(accept)
@@ -58,12 +61,15 @@ class _Collector:
 
     node: NodeParts
     topics: Container[str]
+    visible: Callable[[str, str], bool] | None
 
     def collect(self) -> Iterator[Metric]:
         for part in (_process, _loop, _log):
             yield from part(self.node)
         yield from _bus(self.node, self.topics)
-        for part in (_kernel, _runs, _beats, _connections, _cluster):
+        yield from _kernel(self.node, self.visible)
+        yield from _runs(self.node, with_effects=self.visible is None)
+        for part in (_beats, _connections, _cluster):
             yield from part(self.node)
 
 
@@ -218,13 +224,13 @@ def _positions(groups: Iterable[GroupInfo]) -> Iterator[Metric]:
     yield _gauge("group_members", "Connections of the group.", members, "topic", "group")
 
 
-def _kernel(node: NodeParts) -> Iterator[Metric]:
+def _kernel(node: NodeParts, visible: Callable[[str, str], bool] | None) -> Iterator[Metric]:
     """Requests by type and outcome, how long they take, what waits, and which actors were replaced."""
     kernel = node.kernel
     if kernel is None:
         return
     counted, alive, refused = kernel.counters, kernel.liveness(), kernel.refused.items()
-    yield from _requests(kernel)
+    yield from _requests(kernel, visible)
     yield _counter("kernel_refused", "Messages refused before anybody handled them, by error.", refused, "error")
     yield _gauge("kernel_pending_requests", "Requests without an outcome.", alive["inFlight"])
     yield _gauge("kernel_open_events", "Events that are being handled.", alive["events"])
@@ -232,12 +238,14 @@ def _kernel(node: NodeParts) -> Iterator[Metric]:
     yield _counter("kernel_late_outcomes", "Outcomes that came after the request was closed.", counted["late"])
     yield _counter("kernel_unclaimed", "Outcomes that nobody waited for.", counted["sunk"])
     yield _counter("kernel_faults", "Faults of actors.", counted["faults"])
-    yield from _actors(kernel)
+    yield from _actors(kernel, visible)
 
 
-def _requests(kernel: Kernel) -> Iterator[Metric]:
-    used = [each for each in kernel.contracts() if each.counts.ns.count]
-    labels, forwarded = ("kind", "type", "outcome"), _outcomes(kernel.forwarded_contracts())
+def _requests(kernel: Kernel, visible: Callable[[str, str], bool] | None) -> Iterator[Metric]:
+    shown = [each for each in kernel.contracts() if visible is None or visible(each.kind, each.type)]
+    used = [each for each in shown if each.counts.ns.count]
+    passed_on = [each for each in kernel.forwarded_contracts() if visible is None or visible(each.kind, each.type)]
+    labels, forwarded = ("kind", "type", "outcome"), _outcomes(passed_on)
     seconds = [((each.kind, each.type), each.counts.ns) for each in used]
     yield _counter("kernel_requests", "Commands and queries that had their outcome.", _outcomes(used), *labels)
     yield _counter("kernel_forwarded", "Requests that were passed on to other nodes.", forwarded, *labels)
@@ -252,17 +260,22 @@ def _outcomes(contracts: Iterable[Contract]) -> list[Row]:
     ]
 
 
-def _actors(kernel: Kernel) -> Iterator[Metric]:
-    restarts = [(slot.id, slot.restarts) for slot in kernel.slots]
-    depths = [(slot.id, slot.waiting) for slot in kernel.slots]
-    unhealthy = [(slot.id, slot.unhealthy) for slot in kernel.slots]
+def _actors(kernel: Kernel, visible: Callable[[str, str], bool] | None) -> Iterator[Metric]:
+    slots = [
+        slot
+        for slot in kernel.slots
+        if visible is None or any(visible(each.kind, each.type) for each in slot.plan.contracts)
+    ]
+    restarts = [(slot.id, slot.restarts) for slot in slots]
+    depths = [(slot.id, slot.waiting) for slot in slots]
+    unhealthy = [(slot.id, slot.unhealthy) for slot in slots]
     failed = "1 for a capability that failed too often and is not served."
     yield _counter("kernel_restarts", "Actors that were replaced.", restarts, "capability")
     yield _gauge("kernel_mailbox_depth", "Mail that no actor has begun to handle.", depths, "capability")
     yield _gauge("kernel_unhealthy", failed, unhealthy, "capability")
 
 
-def _runs(node: NodeParts) -> Iterator[Metric]:
+def _runs(node: NodeParts, *, with_effects: bool) -> Iterator[Metric]:
     """How many runs begin and how they end, the effects they perform, and how often a node lost its own."""
     runtime = node.runtime
     if runtime is None:
@@ -277,9 +290,10 @@ def _runs(node: NodeParts) -> Iterator[Metric]:
     yield _counter("runs_recovered", recovered, counts.recovered)
     yield _gauge("runs_live", "Runs without an outcome that this node executes.", runtime.live)
     yield _counter("runs_steps", "Steps of all programs.", runtime.steps)
-    yield _counter("runs_effects", performed, counts.effects.items(), "effect")
+    yield _counter("runs_effects", performed, counts.effects.items() if with_effects else (), "effect")
     yield _counter("runs_late_answers", late, runtime.late_completions)
     yield _counter("runs_journal_writes", "Entries written for durable runs.", counts.journal_writes)
+    yield _counter("runs_given_up", "Effects with which the process ended too often.", counts.given_up)
     yield _counter("runs_leases_lost", "How often another node took this one's runs away.", counts.leases_lost)
 
 

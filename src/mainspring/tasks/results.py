@@ -18,7 +18,7 @@ from mainspring.client import TimedOut
 from mainspring.data_types import json_encoder
 from mainspring.durations import Duration, seconds
 from mainspring.errors import MainspringError
-from mainspring.loop import blocking_verb, wake
+from mainspring.loop import blocking_verb, time_limit, wake
 from mainspring.tasks.errors import TaskCancelled, TaskExpired, TaskFailed
 from mainspring.tasks.topics import NewCall
 
@@ -109,7 +109,7 @@ class TaskRecords:
     async def wait(self, id: str, *, mine: bool, timeout: float | None = None, after: Any = None) -> TaskRecord:
         """The task's final record. `mine`: it was enqueued here, so its records lie behind the mark."""
         try:
-            async with asyncio.timeout(timeout):
+            async with time_limit(timeout):
                 record = None
                 while record is None or not record.final:
                     record = await self.changed(id, record, mine=mine, after=after)

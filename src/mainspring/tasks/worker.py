@@ -26,7 +26,7 @@ import msgspec
 from mainspring.backoff import Backoff
 from mainspring.client import BadPayload, ClientError, Closed, describe
 from mainspring.errors import MainspringError
-from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, wake
+from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, time_limit, wake
 from mainspring.retries import Reject, Retries
 from mainspring.tasks.ports import Delivery, Report, StoredReport, TaskLane, TaskPort
 from mainspring.tasks.results import NotStorable, State, encode_record
@@ -636,7 +636,7 @@ class Worker:
         event, task, headers = taken.event, taken.task, taken.event.headers
         assert task is not None
         limit_s = _number(headers[TIMEOUT], task.timeout_s) if TIMEOUT in headers else task.timeout_s
-        limit = asyncio.timeout(limit_s) if limit_s else None
+        limit: asyncio.Timeout | None = None
         context = taken.context = TaskContext(
             taken.id, task.name, event.attempt, event.key, headers, event.ts, taken.lane.report
         )
@@ -648,11 +648,11 @@ class Worker:
             if storing is not None and not await storing:
                 self._release(taken)
                 return
-            if limit is None and event.span is None:
+            if not limit_s and event.span is None:
                 value = await task.call(event.raw_payload, context, self._threads)
             else:
                 with contextlib.nullcontext() if event.span is None else event.span.current():
-                    async with contextlib.nullcontext() if limit is None else limit:
+                    async with contextlib.nullcontext() if not limit_s else time_limit(limit_s) as limit:
                         value = await task.call(event.raw_payload, context, self._threads)
         except asyncio.CancelledError:
             if not self._cancelled_itself(taken):

@@ -71,14 +71,12 @@ class SimulatedNode(Core):
         """Serve WebSocket and HTTP as a node does."""
         from aiohttp import web  # only simulations with a client pay for a web server
 
-        from mainspring.bus.access import TokenSource
         from mainspring.node import web_runner
         from mainspring.server import Connections
 
-        tokens = TokenSource(self.settings.tokens, self.settings.tokens_file)
         patient = dataclasses.replace(self.settings, header_timeout_ms=_DAY_MS, keep_alive_ms=_DAY_MS)
         connections = Connections(patient)  # virtual time passes while nobody has anything to say
-        runner = web_runner(self, tokens, self._new_id, connections=connections, heartbeat_ms=_DAY_MS)
+        runner = web_runner(self, self._new_id, connections=connections, heartbeat_ms=_DAY_MS)
         await self._undo_later(runner.setup, runner.cleanup)
         self._site = web.UnixSite(runner, path)
         await self._site.start()

@@ -5,8 +5,12 @@ The program is started again whenever it has ended, as a supervisor does, on eve
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
+import time
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +99,135 @@ def test_an_event_that_ends_the_process_is_a_dead_letter_and_the_others_are_hand
     finally:
         node.__exit__(None, None, None)
     assert set((tmp_path / "handled.txt").read_text().split()) == set(names)
+
+
+UNFINISHED = """
+import os
+
+from mainspring import App, Context, EffectFailed, Perform
+
+app = App("shop")
+
+@app.command("Order.Place", durable=True)
+def place(data: str, ctx: Context) -> str:
+    if data == "deadly":
+        os._exit(1)
+    return data
+
+def charge(order: str) -> str:
+    if order == "deadly":
+        os._exit(1)
+    return order
+
+@app.run
+async def checkout(order: str, perform: Perform) -> str:
+    return await perform.step(charge, order, max_attempts=2)
+
+@app.run
+async def careful(order: str, perform: Perform) -> str:
+    try:
+        return await perform.step(charge, order, max_attempts=2)
+    except EffectFailed as error:
+        return str(error)
+
+@app.task(max_attempts=2)
+def ship(order: str) -> str:
+    return charge(order)
+
+@app.run
+async def shipping(order: str, perform: Perform) -> str:
+    return await perform.task(ship, order)
+"""
+
+
+def start(node: Serving, type: str, data: Any, id: str) -> None:
+    """Ask for something that may end the process before it answers."""
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        ask(node, "POST", "/messages", {"kind": "command", "type": type, "data": data, "id": id})
+
+
+def query(node: Serving, type: str, data: Any) -> Any:
+    return ask(node, "POST", "/messages", {"kind": "query", "type": type, "data": data})["data"]
+
+
+def metric(node: Serving, name: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{node.port}/metrics", timeout=PATIENCE_S) as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line.rpartition(" ")[2] for line in lines if line.startswith(name + " ")))
+
+
+@contextlib.contextmanager
+def unfinished(folder: Path) -> Iterator[Serving]:
+    (folder / "shop.py").write_text(UNFINISHED)
+    node = Serving("shop:app", folder=folder, engine="sqlite")
+    try:
+        node.launch()
+        assert node.boot.get("type") == "Sys.BootComplete", node.errors()
+        yield node
+    finally:
+        node.__exit__(None, None, None)
+
+
+def live_until(node: Serving, is_over: Callable[[], bool]) -> int:
+    """Start it again whenever it has ended, until this is so; how often it was up."""
+    for lives in range(1, MOST_LIVES):
+        assert node.boot.get("type") == "Sys.BootComplete", node.errors()
+        try:
+            while not is_over():
+                time.sleep(0.02)
+            return lives
+        except (OSError, ValueError, http.client.HTTPException):
+            assert node.wait() == 1, node.errors()
+            node.launch()
+    raise AssertionError(node.errors())
+
+
+def test_a_durable_command_that_ends_the_process_gets_an_error_and_the_node_is_up_in_every_life(tmp_path: Path) -> None:
+    with unfinished(tmp_path) as node:
+        start(node, "Order.Place", "pen", "first")
+        start(node, "Order.Place", "deadly", "second")
+        said = "the process ended 5 times while this command ran"
+
+        def is_over() -> bool:
+            return bool(query(node, "Syscall.Outcome", {"id": "second"})["state"] == "done")
+
+        assert live_until(node, is_over) == 1 + 5 + 1
+        outcome = query(node, "Syscall.Outcome", {"id": "second"})
+        assert (outcome["type"], outcome["data"]["message"]) == ("Sys.ActorCrash", said)
+        assert said in node.errors()
+        assert metric(node, "mainspring_kernel_faults_total") == 1
+        (fault,) = ask(node, "GET", "/node")["kernel"]["faults"]
+        assert fault["message"] == said
+        start(node, "Order.Place", "pencil", "third")
+        assert query(node, "Syscall.Outcome", {"id": "third"})["data"] == "pencil"
+
+
+@pytest.mark.parametrize(
+    ("program", "lives", "state", "ending"),
+    [
+        ("checkout", 4, "failed", "the process ended 2 times while charge was performed or was to be tried again"),
+        ("careful", 4, "value", "the process ended 2 times while charge was performed or was to be tried again"),
+        ("shipping", 4, "failed", "the process ended 2 times while this task ran"),
+    ],
+)
+def test_a_run_whose_step_ends_the_process_goes_on_without_it_and_the_node_is_up_in_every_life(
+    tmp_path: Path, program: str, lives: int, state: str, ending: str
+) -> None:
+    with unfinished(tmp_path) as node:
+        start(node, "Run.Start", {"program": program, "args": ["deadly"], "id": "deadly"}, "one")
+
+        def is_over() -> bool:
+            return bool(query(node, "Run.Outcome", {"id": "deadly"})["state"] != "running")
+
+        assert live_until(node, is_over) <= lives
+        outcome = query(node, "Run.Outcome", {"id": "deadly"})
+        assert outcome["state"] == state
+        assert ending in (outcome.get("value") or outcome["error"]["message"])
+        if program != "shipping":  # its task is a dead letter
+            assert ending in node.errors()
+            assert metric(node, "mainspring_runs_given_up_total") == 1
+        start(node, "Run.Start", {"program": program, "args": ["pen"], "id": "pen"}, "two")
+        assert live_until(node, lambda: bool(query(node, "Run.Outcome", {"id": "pen"}).get("value") == "pen")) == 1
 
 
 def test_a_task_that_ends_the_process_is_a_dead_letter_and_the_others_are_done(tmp_path: Path) -> None:

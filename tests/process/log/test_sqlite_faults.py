@@ -25,6 +25,7 @@ from mainspring.log import (
     Result,
     SqliteEngine,
 )
+from mainspring.log.engines.sqlite.writer import unavailable
 
 BIG = b'"' + b"x" * 2000 + b'"'
 
@@ -255,3 +256,13 @@ class TestFailingDisk:
             await log.commit(Batch([Append("t", 0, "b", 1, b"1")]))
         assert (await log.commit(Batch([Append("t", 0, "b", 1, b"1")]))).offsets == ((0, 3, False),)
         await log.close()
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB])
+def test_what_may_be_a_passing_error_of_the_disk_is_not_called_damage(code: int) -> None:
+    error = sqlite3.DatabaseError("database disk image is malformed")
+    error.sqlite_errorcode = code
+    told = unavailable(error)
+    assert "damaged" not in told.message
+    assert "log check" in told.remedy
+    assert "passing" in told.remedy

@@ -458,7 +458,7 @@ STORIES = [
 ]
 
 
-@pytest.mark.parametrize("engine", ["memory", "sqlite"])
+@pytest.mark.parametrize("engine", ["memory", pytest.param("sqlite", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fault", ["ends", "refuses"])
 @pytest.mark.parametrize("story", STORIES)
 def test_one_commit(story: type[Story], fault: Fault, engine: str, tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ async def test_who_published_cannot_be_forged(world: World) -> None:
     reader = world.connect()
     await reader.subscribe("t", "g", BEGINNING)
     got = {frame["envelope"]["payload"]: frame["envelope"]["headers"] for frame in await reader.messages()}
-    proven = {"agent_id": "alice", "sid": "s-alice", "scopes": "publish:**"}
+    proven = {"agent_id": "alice", "sid": "s-alice"}
     assert got[2] == proven
     assert got[1] == got[3] == got[4] == got[5] == {"ct": "json", **proven}
 

@@ -53,6 +53,21 @@ async def test_only_so_many_bytes_stay(world: World) -> None:
 
 
 @in_virtual_time(retention_interval_ms=1_000)
+async def test_the_lag_counts_only_events_that_exist(world: World) -> None:
+    await world.create("t", retentionCount=4)
+    peer = world.connect()
+    await peer.subscribe("t", "g", BEGINNING, max_inflight=1)
+    await peer.publish_many("t", 10)
+    await settle(2)
+    (info,) = world.bus.groups.infos("t")
+    (offsets,) = await world.bus.groups.offsets("t")
+    assert (info.partitions[0].lag, offsets.groups["g"].lag) == (4, 4)
+    await world.kill()
+    (info,) = world.bus.groups.infos("t")
+    assert info.partitions[0].lag == 4
+
+
+@in_virtual_time(retention_interval_ms=1_000)
 async def test_a_group_goes_on_behind_what_is_gone(world: World) -> None:
     await world.create("t", retentionCount=2)
     peer = world.connect()

@@ -206,6 +206,8 @@ async def test_a_full_disk_is_an_answer_and_everything_goes_on_afterwards(world:
     engine.full = True
     error = await peer.ask({"type": "PUBLISH", "topic": "t", "payload": 2})
     assert (error["code"], "full" in error["message"]) == ("unavailable", True)
+    assert "may or may not be stored" in error["message"]
+    assert "with the same id" in error["message"]
     with pytest.raises(Unavailable):
         await full.bus.publish("t", b"3")
     assert (await peer.ask({"type": "SUBSCRIBE", "topic": "t", "group": "new"}))["code"] == "unavailable"

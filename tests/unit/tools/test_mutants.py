@@ -34,6 +34,7 @@ def test_a_fault_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     assert Mutant("no file", "x.py", "a", "b", ()).problems(tmp_path) == ["there is no file x.py"]
 
 
+@pytest.mark.slow
 def test_a_fault_is_caught_by_a_test_that_fails_and_mended_again(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "numbers_.py").write_text("def double(n):\n    return 2 * n\n")
@@ -43,7 +44,7 @@ def test_a_fault_is_caught_by_a_test_that_fails_and_mended_again(tmp_path: Path)
     copy = Copy(tmp_path, ())
     harmful = Mutant("harmful", "numbers_.py", "2 * n", "3 * n", ("test_numbers.py",))
     harmless = Mutant("harmless", "numbers_.py", "2 * n", "n * 2", ("test_numbers.py",))
-    assert copy.judge(harmful, harmful.tests).kind == CAUGHT
-    assert copy.judge(harmful, harmful.tests).test == "test_numbers.py::test_it"
+    verdict = copy.judge(harmful, harmful.tests)
+    assert (verdict.kind, verdict.test) == (CAUGHT, "test_numbers.py::test_it")
     assert copy.judge(harmless, harmless.tests).kind == PASSED
     assert (tmp_path / "numbers_.py").read_text() == "def double(n):\n    return 2 * n\n"

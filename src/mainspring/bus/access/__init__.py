@@ -1,7 +1,7 @@
 """Who may publish and subscribe, and how callers prove who they are.
 
 access      the decision: scopes of tokens, access lists of topics, the program's checker; headers only the node writes
-tokens      secrets that say who their bearer is and what it may do, as lines in settings or in a file
+tokens      who a secret or a certificate stands for and what it may do, as lines in settings or in a file
 patterns    `*` and `**` in names of topics, agents and groups
 """
 
@@ -17,6 +17,8 @@ from mainspring.bus.access.tokens import SECRET_BYTES as SECRET_BYTES
 from mainspring.bus.access.tokens import Token as Token
 from mainspring.bus.access.tokens import TokenBook as TokenBook
 from mainspring.bus.access.tokens import TokenSource as TokenSource
+from mainspring.bus.access.tokens import certificate_names as certificate_names
+from mainspring.bus.access.tokens import certificate_token as certificate_token
 from mainspring.bus.access.tokens import lifetime_ms as lifetime_ms
 from mainspring.bus.access.tokens import moment_text as moment_text
 from mainspring.bus.access.tokens import new_token as new_token

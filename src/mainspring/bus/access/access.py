@@ -1,4 +1,4 @@
-"""Who may do what to a topic.
+"""Who may do what to a topic, a group, a message or a run.
 
 Three things are asked, and each can only refuse: the scopes of the caller's token, the lists in the topic's settings,
 and the program's own checker where it has one. In a list, a name in `deny` may not; where there is an `allow` list only
@@ -8,13 +8,28 @@ Whoever has the scope `admin` needs to be on no allow list; a deny list holds fo
 A topic of dead letters holds what was published to another topic, so it needs the rights on that one: `orders.DLQ` is
 as private as `orders`. The topics `system.bus.*` are written by the node alone.
 
+A group belongs to the agent that made it, and those of the node's program to the program: taking a share of somebody's
+work, moving it and deleting it needs the scope `group:<name>`, or a list of the topic that names the agent.
+
+A message needs the scope `query:<type>` or `command:<type>`. Some are allowed by other rights: `Bus.*` asks for those
+on the topic, `Run.*` for `run:<program>`, `Syscall.Outcome` for the command it is about. Who answers these looks at
+what they are about; a `Caller` says what its scopes allow.
+
 A checker may be a coroutine function, and a frame of a connection is handled without waiting. So an answer is asked for
 first (`ask`), remembered for a short while, and then found by the check itself. It holds for `ttl_ms`, which also keeps
 a slow checker from being asked for every event.
 
-Who published an event, on which connection and with which rights is written into its headers by the node alone
-(`VerifiedHeaders`). Consumers may rely on them, so what a client sends under these names is replaced. Where no tokens
-are configured nothing is proven, and headers stay as they were sent.
+What is shown follows the rights: a topic's name can say a lot (`layoffs.2027`), and so can a count that grows. Who may
+read a topic sees its numbers and groups. Who may only publish to it knows its name and settings. Nobody else learns
+that it is there. Where no tokens are, a name is only claimed, so hiding anything from it would be for show; and an
+admin could change the rights anyway. Both see everything.
+
+A reply is for the agent that asked: the node writes it into the header by which a client recognises its replies, and
+shows those in topics of replies to nobody else.
+
+Who published an event, and on which connection, is written into its headers by the node alone (`VerifiedHeaders`).
+Consumers may rely on them, so what a client sends under these names is replaced. Where no tokens are configured nothing
+is proven, and headers stay as they were sent.
 
 The reasons are in docs/decisions/access-and-tokens.md.
 """
@@ -23,7 +38,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from inspect import isawaitable
@@ -33,9 +48,11 @@ import msgspec
 
 from mainspring.bus.access.patterns import NameSet, Pattern
 from mainspring.bus.access.tokens import Scopes
-from mainspring.bus.errors import Forbidden, Unavailable
+from mainspring.bus.errors import BusError, Forbidden, Unavailable
 from mainspring.bus.names import DEAD_LETTERS
+from mainspring.bus.protocol import OF_AGENT, REPLIES, REPLY_FOR, Filter
 from mainspring.bus.quotas import UNLIMITED, Quota
+from mainspring.log import DamagedEvent, StoredEvent
 from mainspring.loop import Clock
 
 if TYPE_CHECKING:
@@ -49,9 +66,14 @@ Checker = Callable[[str, Action, Mapping[str, Any]], bool | Awaitable[bool]]
 NODE_ONLY: Final = "system.bus."
 PATIENCE_S: Final = 5.0  # a checker that takes longer has not allowed anything
 MEMORY: Final = 10_000  # answers that are remembered at once, by a list and of the checker
-VERIFIED: Final = frozenset(("agent_id", "sid", "scopes"))  # the headers that only the node writes
+VERIFIED: Final = frozenset(("agent_id", "sid", "scopes"))  # the headers that only the node writes, or nobody
+ASKED_AT_ONCE: Final = 32  # topics that a checker which takes its time is asked about
+PROGRAM: Final = "*"  # owns the groups of the node's own program; no agent can have this name
+NO_OWNER: Final = ""  # of a group that was made where nothing proved who made it
+ABOUT_TYPES: Final = frozenset(("Syscall.Ping", "Syscall.List", "Syscall.Describe"))  # show only what one may send
 
 _to_json = msgspec.json.Encoder().encode
+_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
 @dataclass(slots=True, eq=False)
@@ -63,14 +85,14 @@ class Caller:
     sid: str = ""
     scopes: Scopes | None = None
     expires_ms: int = 0
+    address: str = ""  # of its machine, for the audit
     revoked: asyncio.Event | None = None  # set when the token is no longer valid
     quota: Quota = UNLIMITED
     verified: bytes = field(default=b"", init=False)  # the headers of this caller's events, as text of JSON members
 
     def __post_init__(self) -> None:
         if self.scopes is not None:
-            verified = {"agent_id": self.agent or "", "sid": self.sid, "scopes": str(self.scopes)}
-            self.verified = _to_json(verified)[1:-1]
+            self.verified = _to_json({"agent_id": self.agent or "", "sid": self.sid})[1:-1]
 
     @property
     def is_proven(self) -> bool:
@@ -82,9 +104,79 @@ class Caller:
         """Whether the caller's token may do everything."""
         return self.scopes is not None and self.scopes.admin
 
+    @property
+    def is_limited(self) -> bool:
+        """Whether there is something that the caller's token may not do."""
+        return self.scopes is not None and not self.scopes.admin
+
+    def may_send(self, kind: str, type: str) -> bool:
+        """Whether it may send a message of this type, as far as can be said without looking at its data."""
+        scopes = self.scopes
+        if scopes is None or scopes.allow(kind, type):
+            return True
+        capability = type.partition(".")[0]
+        if capability == "Bus":
+            return True
+        if capability == "Run":
+            return scopes.any_of("run")
+        if type == "Syscall.Outcome":
+            return scopes.any_of("command")
+        return type in ABOUT_TYPES and scopes.any_of("query", "command", "run")
+
+    def may_see(self, kind: str, type: str) -> bool:
+        """Whether it may know that something of this kind and type happened: a message, a run, an event."""
+        scopes = self.scopes
+        if scopes is None or scopes.admin:
+            return True
+        if kind in ("command", "query", "run"):
+            return scopes.allow(kind, type)
+        return kind in ("reply", "error") and (scopes.allow("command", type) or scopes.allow("query", type))
+
+    def may_use_runs(self, kind: str, type: str, program: str) -> bool:
+        """Whether it may send this message about runs of the program."""
+        return self.scopes is None or self.scopes.allow(kind, type) or self.scopes.allow("run", program)
+
 
 # Text or None is the node's own program acting in a name: lists hold for it, scopes and the checker are not asked.
 Who = Caller | str | None
+
+
+def is_reply_for(agent: str, header: str | None) -> bool:
+    """Whether an agent may read an event with this header REPLY_FOR: it asked, or the event is nobody's reply."""
+    return header is None or OF_AGENT not in header or header.startswith(agent + OF_AGENT)
+
+
+def filter_replies(caller: Caller, topic: str, wanted: Filter | None) -> Filter | None:
+    """The filter of a subscription as its caller's token allows it: replies are for the agent that asked.
+
+    The node puts the agent before the name by which a client wants its replies, in requests and here.
+    """
+    if not caller.is_proven or not holds_replies(topic):
+        return wanted
+    agent, header = caller.agent or "", None if wanted is None else wanted.header
+    if header is not None and header[0] == REPLY_FOR and not header[1].startswith(agent + OF_AGENT):
+        header = (REPLY_FOR, f"{agent}{OF_AGENT}{header[1]}")
+    asker = agent if caller.is_limited else None
+    return Filter(None if wanted is None else wanted.key, header, asker)
+
+
+def holds_replies(topic: str) -> bool:
+    """Whether it is a topic of replies, or of their dead letters."""
+    return origin_of(topic).endswith(REPLIES)
+
+
+def readable_events(
+    caller: Who, topic: str, entries: list[StoredEvent | DamagedEvent]
+) -> list[StoredEvent | DamagedEvent]:
+    """Those of a topic's events that the caller may read: no replies to others."""
+    if not isinstance(caller, Caller) or not caller.is_limited or not holds_replies(topic):
+        return entries
+    agent = caller.agent or ""
+    return [each for each in entries if isinstance(each, DamagedEvent) or is_reply_for(agent, _reply_for(each))]
+
+
+def _reply_for(event: StoredEvent) -> str | None:
+    return _headers(event.headers).get(REPLY_FOR) if event.headers else None
 
 
 class VerifiedHeaders:
@@ -141,11 +233,16 @@ class Access:
         *,
         checker: Checker | None = None,
         ttl_ms: int = 1_000,
+        scopes_of: Callable[[str, int], Iterable[Scopes]] | None = None,
     ) -> None:
+        """`scopes_of` gives the scopes of each token of an agent at a time; None where no tokens are configured."""
         self._clock = clock
         self._config_of = config_of
         self._checker = checker
         self._ttl_ms = ttl_ms
+        self._scopes_of = scopes_of
+        # The agent that a group of a topic belongs to, PROGRAM or NO_OWNER; None: there is no such group.
+        self.owner_of: Callable[[str, str], str | None] = lambda _topic, _group: None
         self._lists: dict[tuple[str, str], _List] = {}
         self._answers: dict[tuple[Any, ...], tuple[bool, int]] = {}
 
@@ -178,8 +275,78 @@ class Access:
         self._check_lists(config, action, agent, is_admin, group)
         if origin != topic:
             self._check_lists(self._config_of(origin), action, agent, is_admin, group)
+        if group is not None and isinstance(who, Caller) and who.is_limited:
+            self._check_group(config, who, group, change=False)
         if self._checker is not None and isinstance(who, Caller) and not self._settled(origin, action, who):
             raise _refused(agent, action, topic, "the node's access checker refuses it")
+
+    async def check_group(self, topic: str, who: Who, group: str) -> None:
+        """Raise Forbidden unless `who` may move and delete this group."""
+        await self.check(topic, "subscribe", who, group)
+        if isinstance(who, Caller) and who.is_limited:
+            self._check_group(self._config_of(topic), who, group, change=True)
+
+    async def check_letters(self, topic: str, who: Who) -> None:
+        """Raise Forbidden unless `who` may read the dead letters of this topic. Replies are not for every reader."""
+        await self.check(topic, "subscribe", who)
+        await self.check(topic + DEAD_LETTERS, "subscribe", who)
+        if holds_replies(topic) and isinstance(who, Caller) and who.is_limited:
+            raise _refused(who.agent, "subscribe", topic + DEAD_LETTERS, "replies are for those who asked")
+
+    def _check_group(self, config: TopicConfig, caller: Caller, group: str, *, change: bool) -> None:
+        assert caller.scopes is not None
+        if caller.scopes.allow("group", group) or _names_allowed(config, group):
+            return
+        owner = self.owner_of(config.topic, group)
+        if owner is None or owner == caller.agent or (owner == NO_OWNER and not change):
+            return
+        remedy = f"use a group of your own, or a token with the scope group:{group}"
+        raise _refused(caller.agent, "subscribe", config.topic, remedy, group)
+
+    def check_message(self, who: Who, kind: str, type: str) -> None:
+        """Raise Forbidden unless `who` may send a message of this type. What it is about is asked by who answers it."""
+        if isinstance(who, Caller) and not who.may_send(kind, type):
+            remedy = f"use a token with the scope {kind}:{type}"
+            raise Forbidden(f"{who.agent!r} may not send the {kind} {type}", remedy=remedy)
+
+    async def check_owner(self, topic: str, agent: str) -> None:
+        """Raise Forbidden unless the agent may publish now, with one of the tokens that it has now."""
+        if self._scopes_of is None:
+            self.check_now(self._config_of(topic), "publish", agent)
+            return
+        refused = Forbidden(f"{agent!r} has no valid token", remedy="give the agent one")
+        for scopes in self._scopes_of(agent, self._clock.wall_ms()):
+            try:
+                await self.check(topic, "publish", Caller(agent, scopes=scopes))
+            except Forbidden as error:
+                refused = error
+            else:
+                return
+        raise refused
+
+    async def allowed(self, who: Who, action: Action, topics: Iterable[str]) -> set[str]:
+        """Those of the topics with which `who` may do this. Who may change the rights is shown everything."""
+        if not isinstance(who, Caller) or who.scopes is None or who.is_admin:
+            return set(topics)
+        within = [topic for topic in topics if who.scopes.allow(action, origin_of(topic))]
+        for start in range(0, len(within), ASKED_AT_ONCE):
+            asked = (self.ask(topic, action, who) for topic in within[start : start + ASKED_AT_ONCE])
+            if waiting := [answer for answer in asked if answer is not None]:
+                await asyncio.gather(*waiting)
+        return {topic for topic in within if self._may(who, action, topic)}
+
+    async def visible(self, who: Who, topics: Iterable[str]) -> set[str]:
+        """Those of the topics that `who` has any right on."""
+        names = set(topics)
+        may_read = await self.allowed(who, "subscribe", names)
+        return may_read | await self.allowed(who, "publish", names - may_read)
+
+    def _may(self, caller: Caller, action: Action, topic: str) -> bool:
+        try:
+            self.check_now(self._config_of(topic), action, caller)
+        except BusError:  # also while the checker has no answer: who is in doubt shows nothing
+            return False
+        return True
 
     def check_admin(self, who: Who, what: str) -> None:
         """Raise Forbidden unless `who` may change how the node works. Without tokens everybody may."""
@@ -273,6 +440,12 @@ def origin_of(topic: str) -> str:
     while topic.endswith(DEAD_LETTERS) and len(topic) > len(DEAD_LETTERS):
         topic = topic[: -len(DEAD_LETTERS)]
     return topic
+
+
+def _names_allowed(config: TopicConfig, group: str) -> bool:
+    """Whether a list of the topic says who may be in the group; then whoever passed it may."""
+    lists = (config.group_acl or {}).items()
+    return any(each.allow is not None and Pattern(pattern).matches(group) for pattern, each in lists)
 
 
 def _key(topic: str, action: Action, caller: Caller) -> tuple[Any, ...]:

@@ -50,6 +50,7 @@ class Delivery:
         self._lock_waiters: dict[Position, deque[asyncio.Future[None]]] = {}
         self._tasks = BackgroundTasks(logger, "bus")
         self.closed: bool = False
+        self._is_held = False
         self.write_dead_letters: Callable[[Position], None] = lambda _position: None
         supply.attach(self)
 
@@ -72,7 +73,18 @@ class Delivery:
             asyncio.get_running_loop().call_soon(self._run_due)
         self._due[group] = None
 
+    def hold(self) -> None:
+        """Deliver nothing until `go_on`: the node is not up yet, and a function may end the process."""
+        self._is_held = True
+
+    def go_on(self) -> None:
+        self._is_held = False
+        if self._due and not self.closed:
+            asyncio.get_running_loop().call_soon(self._run_due)
+
     def _run_due(self) -> None:
+        if self._is_held:
+            return
         due, self._due = self._due, {}
         now = self._clock.now_ms()
         deliver = self._supply.deliver
@@ -87,7 +99,8 @@ class Delivery:
                 return
             self._loop.cancel(planned[1])
         if not self.closed:
-            self._timers[group] = (deadline, self._loop.schedule_at(deadline, self._check, group, ref=False))
+            timer = self._loop.schedule_at(deadline, self._check, group, kind="timeout", ref=False)
+            self._timers[group] = (deadline, timer)
 
     def _check(self, group: Group) -> None:
         self._timers.pop(group, None)

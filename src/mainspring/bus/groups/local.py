@@ -30,12 +30,12 @@ from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.bus.groups.shared.records import CLAIMS, ClaimRecord, claim_key, decode_claim, parts_of, with_claims
 from mainspring.bus.groups.supply import OnRecordChanged, Reopening, Starts
 from mainspring.bus.topics.tail import ReadyEvent
+from mainspring.cluster import Suspects
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, Log, Receipt, Result
 from mainspring.loop import Clock, Loop, reject, resolve
 
 RUNNING: Final = ("running", "bus")  # a record while a node with functions that consume runs
-SUSPECT_MS: Final = 100  # how often events that are to be handled alone are looked at
 
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
@@ -46,14 +46,14 @@ class LocalSupply:
 
     takes_unclaimed = True
 
-    def __init__(self, log: Log, clock: Clock, loop: Loop) -> None:
+    def __init__(self, log: Log, clock: Clock, loop: Loop, suspects: Suspects) -> None:
         self._log = log
         self._clock = clock
         self._loop = loop
+        self._suspects = suspects
         self._storing = 0  # batches of positions under way
         self._stored = asyncio.Event()
         self._ended: list[Position] = []  # those whose events the process before this one may have had when it ended
-        self._suspects: list[tuple[Position, OpenEvent]] = []  # held back until they can be handled alone
 
     def attach(self, delivery: Delivery) -> None:
         self._delivery = delivery
@@ -71,7 +71,8 @@ class LocalSupply:
             stored = with_claims(decode_position(record.value), claims.get(record.key, []))
             group = registry.find_or_make(stored.topic, stored.group)
             if stored.partition in group.positions:
-                group.positions[stored.partition].restore(stored, to_wall)
+                set_back = max(0, stored.updated_ts - self._clock.wall_ms())
+                group.positions[stored.partition].restore(stored, to_wall, set_back)
         async for record in self._log.scan(COPIES):
             topic, name, (partition, offset) = parts_of(record.key)
             found = registry.find(topic, name)
@@ -95,33 +96,29 @@ class LocalSupply:
         if await self._log.get(*RUNNING) is not None:
             groups = [group for group in registry.all() if registry.is_in_process(group)]
             self._ended = [each for group in groups for each in group.positions.values()]
+            self._suspects.use(lambda ms, look: self._loop.schedule(ms, lambda _: look(), None, ref=False))
+            self._suspects.wait_for(lambda: any(position.handles_suspect() for position in self._ended))
             for position in self._ended:
                 position.note_end()
                 suspects = [offset for offset, (ended, _) in position.ends.items() if ended > 1]
                 position.hold(suspects)
-                self._suspects += [(position, position.open[offset]) for offset in suspects]
-            self._suspects.sort(key=lambda each: each[0].ends[each[1].offset])
-            self._release_suspect(None)
+                for offset in suspects:
+                    self._suspect(position, position.open[offset])
         batch = Batch()
         batch.put(*RUNNING, b"{}")
         await self._log.commit(batch)
 
-    def _release_suspect(self, _: None) -> None:
-        """Let the next one wait for its member, if nothing else is handled with which the process ended."""
-        suspects = [
-            (position, event)
-            for position, event in self._suspects
-            if position.open.get(event.offset) is event and not event.dying
-        ]
-        if suspects:
-            self._loop.schedule(SUSPECT_MS, self._release_suspect, None, ref=False)
-            if not any(position.handles_suspect() for position in self._ended):
-                index = next((n for n, (position, _) in enumerate(suspects) if position.group.members), None)
-                if index is not None:
-                    position, event = suspects.pop(index)
-                    position.wait(event)
-                    self._delivery.wake(position.group)
-        self._suspects = suspects
+    def _suspect(self, position: Position, event: OpenEvent) -> None:
+        """Let it wait for its member when it is its turn."""
+
+        def begin() -> bool:
+            if position.group.members:
+                position.wait(event)
+                self._delivery.wake(position.group)
+            return bool(position.group.members)
+
+        ends = position.ends[event.offset][0]
+        self._suspects.add(ends, begin, lambda: position.open.get(event.offset) is not event or event.dying)
 
     async def _claims_of_former_nodes(self) -> dict[str, list[ClaimRecord]]:
         """What nodes held when the log was still shared by several; by the key of the position."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from mainspring.bus.access.access import is_reply_for
 from mainspring.bus.groups.position import OpenEvent, Position
-from mainspring.bus.protocol import Filter, json_text
+from mainspring.bus.protocol import REPLY_FOR, Filter, json_text
 from mainspring.bus.topics.tail import ReadyEvent
 
 
@@ -148,6 +149,8 @@ def accepts(wanted: Filter | None, event: ReadyEvent) -> bool:
     if wanted is None:
         return True
     if wanted.key is not None and wanted.key != event.key:
+        return False
+    if wanted.asker is not None and not is_reply_for(wanted.asker, event.header(REPLY_FOR)):
         return False
     return wanted.header is None or event.header(wanted.header[0]) == wanted.header[1]
 

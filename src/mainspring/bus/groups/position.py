@@ -376,8 +376,11 @@ class Position:
         """Its record goes to the log now; a large one may be written again only after a while."""
         self.store_after = now + min(size // BYTES_PER_MS, STORE_AT_MOST_MS)
 
-    def restore(self, record: PositionRecord, to_wall: int) -> None:
-        """What was under way when the record was written waits to be delivered again."""
+    def restore(self, record: PositionRecord, to_wall: int, set_back: int = 0) -> None:
+        """What was under way when the record was written waits to be delivered again.
+
+        If the clock was set back since then, what is delayed waits for as long as it had to when that was written.
+        """
         self.cursor = record.cursor
         self.floor = record.last_committed
         self.skip_before = record.skip_before
@@ -388,7 +391,7 @@ class Position:
             if state.ended:
                 self.ends[offset] = (state.ended, state.noted)
             if state.due:
-                self.delay(event, state.due - to_wall)
+                self.delay(event, state.due - to_wall - set_back)
                 self.unread.append(offset)
             else:
                 self.wait(event)

@@ -12,26 +12,32 @@ right after it does not move the start of a group that asked for `latest`.
 
 A move concerns the whole group, also its other members: what they hold is taken from them. Moving forward settles what
 is skipped, moving backward never lowers the commit.
+
+A group belongs to the agent whose token made it (`OWNERS`, a record of its own), until it is deleted: others need a
+right on it by name. One that was made where nothing proved who made it belongs to the first who joins it with a token.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from mainspring.bus.access.access import NO_OWNER, PROGRAM, Caller
 from mainspring.bus.audit import Audit
-from mainspring.bus.errors import BadOffset, BusError, Conflict, LimitReached, Unavailable, UnknownGroup
+from mainspring.bus.errors import BadOffset, BusError, Conflict, Forbidden, LimitReached, Unavailable, UnknownGroup
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
 from mainspring.bus.groups.position import Position
 from mainspring.bus.groups.supply import Starts, Supply
-from mainspring.bus.names import check_name
+from mainspring.bus.names import SEPARATOR, check_name
 from mainspring.bus.protocol import Start
 from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.results import GroupInfo, GroupOffsets, PartitionOffsets
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.log import Log
+from mainspring.log import ABSENT, Batch, KeptRecord, Log, Refused
+
+OWNERS = "group_owners"
 
 
 class GroupRegistry:
@@ -43,11 +49,14 @@ class GroupRegistry:
         self._delivery = delivery
         self._supply = supply
         self._audit = audit
+        self._owners: dict[str, str] = {}  # agents by topic and group
         self._makers: dict[Group, Quota] = {}  # in whose quota a group counts
         self.has_consumers: bool = False  # functions of this node's own program get events
 
     async def start(self) -> None:
         """Bring back every group as it was stored."""
+        async for record in self._log.scan(OWNERS):
+            self._owners[record.key] = record.value.decode()
         await self._supply.load(self)
 
     # -- finding and making
@@ -105,6 +114,54 @@ class GroupRegistry:
             group.deleted = False
             self._delivery.run(self.store(group))
         return current
+
+    # -- whose a group is
+
+    def owner_of(self, topic: str, name: str) -> str | None:
+        """The agent a group belongs to, PROGRAM or NO_OWNER; None: there is no such group."""
+        owner = self._owners.get(_owner_key(topic, name))
+        if owner is not None:
+            return owner
+        group = self.find(topic, name)
+        if group is None:
+            return None
+        return PROGRAM if self.is_in_process(group) else NO_OWNER
+
+    async def claim(self, group: Group, caller: Caller) -> None:
+        """The caller joins: a group that is new, or nobody's, is its agent's. Raises Forbidden: another was faster."""
+        assert caller.scopes is not None
+        key, may_use_any = _owner_key(group.topic.name, group.name), caller.scopes.allow("group", group.name)
+        is_new = not any(position.stored for position in group.positions.values())
+        if self.owner_of(group.topic.name, group.name) != NO_OWNER or (may_use_any and not is_new):
+            return
+        batch = Batch()
+        batch.put(OWNERS, key, (caller.agent or "").encode(), expect=ABSENT)
+        try:
+            await self._log.commit(batch)
+        except Refused:
+            record = await self._log.get(OWNERS, key)
+            if record is not None and record.value.decode() != caller.agent and not may_use_any:
+                text = f"the group {group.name!r} belongs to somebody else"
+                raise Forbidden(text, remedy="use a group of your own") from None
+        except MainspringError as error:
+            raise Unavailable(f"the group could not be stored: {error.message}", remedy=error.remedy) from error
+        else:
+            self._owners[key] = caller.agent or ""
+
+    def on_owner_changed(self, record: KeptRecord) -> None:
+        """A group got an owner or lost it, here or on another node."""
+        if record.version == ABSENT:
+            self._owners.pop(record.key, None)
+        else:
+            self._owners[record.key] = record.value.decode()
+
+    async def _forget_owner(self, topic: str, name: str) -> None:
+        key = _owner_key(topic, name)
+        if key in self._owners:
+            batch = Batch()
+            batch.delete(OWNERS, key)
+            await self._log.commit(batch)
+            self._owners.pop(key, None)
 
     # -- where a group starts and goes
 
@@ -181,6 +238,7 @@ class GroupRegistry:
         if members:
             raise Conflict(f"group {name!r} of {topic!r} has {members} members", remedy="stop its consumers first")
         await _or_unavailable("deleted", self._supply.delete(group))
+        await _or_unavailable("deleted", self._forget_owner(topic, name))
 
     # -- looking at groups
 
@@ -202,10 +260,12 @@ class GroupRegistry:
         topic = self._topics.get(topic_name)
         await self._topics.load(topic)
         heads = {bounds.partition: bounds.head for bounds in await self._log.bounds(topic.name)}
+        for tail in topic.tails:
+            tail.kept_from = heads.get(tail.partition, tail.offset + 1)
         return [
             PartitionOffsets(
                 partition=tail.partition,
-                head=heads.get(tail.partition, tail.offset + 1),
+                head=tail.kept_from,
                 tail=tail.offset,
                 groups={name: self._offsets(group.positions[tail.partition]) for name, group in topic.groups.items()},
             )
@@ -223,12 +283,16 @@ class GroupRegistry:
         return ""
 
     def _offsets(self, position: Position) -> GroupOffsets:
-        committed = position.committed()
+        committed, tail = position.committed(), position.tail
         return GroupOffsets(
             last_committed=committed,
-            lag=max(0, position.tail.offset - committed),
+            lag=max(0, tail.offset - max(committed, tail.kept_from - 1)),  # what is gone can no longer be settled
             inflight=position.inflight() + self._supply.remote_inflight(position),
         )
+
+
+def _owner_key(topic: str, name: str) -> str:
+    return f"{topic}{SEPARATOR}{name}"
 
 
 async def _or_unavailable(done: str, work: Awaitable[None]) -> None:

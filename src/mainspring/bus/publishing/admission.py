@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from mainspring.bus.access.access import Access, Caller, VerifiedHeaders, Who, verified_headers
-from mainspring.bus.errors import BadFrame, RateLimited, TooLarge, Unavailable, bad_text
-from mainspring.bus.protocol import EXPIRES, OfferedEvent
+from mainspring.bus.errors import BadFrame, Forbidden, RateLimited, TooLarge, Unavailable, bad_text
+from mainspring.bus.protocol import EXPIRES, OF_AGENT, REPLIES, REPLY_FOR, REPLY_TO, OfferedEvent
 from mainspring.bus.publishing.publisher import Accepted
 from mainspring.bus.publishing.rate_limit import TokenBucket
 from mainspring.bus.quotas import UNLIMITED, Quota
@@ -96,26 +96,32 @@ class Admission:
         try:
             if self.closed:
                 raise Unavailable(self.closed, remedy="publish again in a moment")
-            if topic is None:
+            if topic is not None:
+                self.access.check_now(topic.config, "publish", who)
+            else:  # what is refused leaves nothing behind
+                self.access.check_now(self.topics.config_of(name), "publish", who)
                 topic = self.topics.open(name, _quota_of(who))
-            self.access.check_now(topic.config, "publish", who)
             if limited and (bucket is not None or topic.bucket is not None):
                 self._check_rates(topic, bucket, len(events))
             now = self.clock.wall_ms()
             due: Sequence[int] = ()
+            at_times: frozenset[int] = frozenset()
             for event in events:
                 if event.delay_ms or event.not_before or event.ttl_ms:
                     due = _due_times(events, now, expect)
+                    at_times = frozenset(
+                        n for n, each in enumerate(events) if (each.not_before or 0) > now + (each.delay_ms or 0)
+                    )
                     events = _with_expiry(topic, events, now, due)
                     break
-            appends = self._appends(topic, events, now, expect, who.verified if isinstance(who, Caller) else b"")
+            appends = self._appends(topic, events, now, expect, who if isinstance(who, Caller) else None)
         except MainspringError as error:
             if is_new and topic is not None:
                 self.topics.drop_unused(topic, _quota_of(who))
             if span is not None:
                 span.end(error)
             raise
-        return Accepted(topic, appends, due, expect is not None, span)
+        return Accepted(topic, appends, due, expect is not None, span, at_times)
 
     def accept_schedule(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it.
@@ -125,17 +131,17 @@ class Admission:
         if isinstance(who, Caller) and schedule.every is not None:
             self._check_pace(schedule.every, len(bytes(schedule.payload)))
         event = NewEvent(bytes(schedule.payload), schedule.key, schedule.headers)
-        verified = who.verified if isinstance(who, Caller) else b""
+        caller = who if isinstance(who, Caller) else None
         is_new = self.topics.find(schedule.topic) is None
         topic = self.topics.open(schedule.topic, _quota_of(who))
         try:
-            (append,) = self._appends(topic, (event,), 0, None, verified)
+            (append,) = self._appends(topic, (event,), 0, None, caller)
         except MainspringError:
             if is_new:
                 self.topics.drop_unused(topic, _quota_of(who))
             raise
         headers = None if append.headers is None else msgspec.json.decode(append.headers)
-        return msgspec.structs.replace(schedule, headers=headers)
+        return msgspec.structs.replace(schedule, headers=headers, owner=None if caller is None else caller.agent)
 
     def _check_pace(self, every: int, size: int) -> None:
         least = self.settings.min_every_ms
@@ -167,9 +173,12 @@ class Admission:
         return int(self.random() * partitions) if partitions > 1 else 0
 
     def _appends(
-        self, topic: Topic, events: Sequence[OfferedEvent], now: int, expect: int | None, verified: bytes
+        self, topic: Topic, events: Sequence[OfferedEvent], now: int, expect: int | None, caller: Caller | None
     ) -> list[Append]:
         """The events as they are stored. What the node adds to headers is made once for all that get the same."""
+        verified = b"" if caller is None else caller.verified
+        if verified and caller is not None:
+            events = self._checked_requests(topic, events, caller)
         payloads = [bytes(event.payload) for event in events]
         _check_payloads(payloads)
         schemas = self.schemas.of(topic.name)
@@ -179,6 +188,7 @@ class Admission:
         else:
             stamps = schemas.check_all(events, tombstones=topic.config.compact)
             added = [verified_headers(verified, stamp) for stamp in stamps]
+        prefix = f"{caller.agent}{OF_AGENT}" if caller is not None and verified else ""
         name, partitions = topic.name, topic.config.partitions
         window, most_bytes = self._dedupe_window_ms, self._most_bytes
         appends = []
@@ -196,10 +206,33 @@ class Admission:
             if id is None:
                 id = self.new_id()
             elif window:
-                dedupe = id
+                dedupe = prefix + id
             partition = 0 if partitions == 1 else self._partition(key, partitions)
             appends.append(Append(name, partition, id, now, payload, key, headers, dedupe, now + window, expect))
         return appends
+
+    def _checked_requests(self, topic: Topic, events: Sequence[OfferedEvent], caller: Caller) -> Sequence[OfferedEvent]:
+        """The events; those that ask for a reply say whose it is, and ask for it where the asker may have it."""
+        for event in events:
+            if event.headers and REPLY_TO in event.headers:
+                break
+        else:
+            return events
+        return [
+            event if not event.headers or REPLY_TO not in event.headers else self._request(topic, event, caller)
+            for event in events
+        ]
+
+    def _request(self, topic: Topic, event: OfferedEvent, caller: Caller) -> NewEvent:
+        """A responder publishes with its own rights where a request says: it must not do so for who may not."""
+        headers = event.headers or {}
+        place = headers[REPLY_TO]
+        if not place.endswith(REPLIES):
+            raise Forbidden(f"{place!r} is no topic for replies", remedy=f"let its name end with {REPLIES}")
+        if place != topic.name + REPLIES:
+            self.access.check_now(self.topics.config_of(place), "publish", caller)
+        bound = {**headers, REPLY_FOR: f"{caller.agent}{OF_AGENT}{headers.get(REPLY_FOR, '')}"}
+        return NewEvent(bytes(event.payload), event.key, bound, event.id)
 
     def _check_rates(self, topic: Topic, bucket: TokenBucket | None, count: int) -> None:
         now = self.clock.now_ms()

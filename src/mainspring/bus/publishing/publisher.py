@@ -39,7 +39,8 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     """Events of one request that may be stored: checked, with their ids and partitions.
 
     `due` says when each is due (epoch ms; 0: at once); it is empty when all are due at once. `expects`: one of them
-    is only to be stored behind a certain offset. `span` ends when the events are durable, or refused.
+    is only to be stored behind a certain offset. `at_times` are those that are due at a time of day, and not after a
+    delay. `span` ends when the events are durable, or refused.
     """
 
     topic: Topic
@@ -47,6 +48,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     due: Sequence[int] = ()
     expects: bool = False
     span: OpenSpan | None = None
+    at_times: frozenset[int] = frozenset()
 
     def due_at(self, index: int) -> int:
         return self.due[index] if self.due else 0
@@ -260,7 +262,10 @@ def refusal(error: MainspringError) -> BusError:
             f"it is not known whether the event was stored: {error.message}",
             remedy="publish it again with the same id; it is then stored once",
         )
-    return Unavailable(f"the event could not be stored: {error.message}", remedy=error.remedy or "try again")
+    return Unavailable(
+        f"the event may or may not be stored, so publish it again with the same id: {error.message}",
+        remedy=error.remedy or "try again",
+    )
 
 
 def _settle(done: asyncio.Future[Sequence[Placed]], result: Sequence[Placed] | MainspringError) -> None:

@@ -24,7 +24,8 @@ class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
 
     A cron line is in `timezone` (UTC unless given). Each firing is late by up to `jitter` ms, always the same for one
     name and time. With `overlap` skip, nothing is published while a group of the topic has events to settle; queue and
-    allow publish always. One that is `paused` waits until it is resumed.
+    allow publish always. One that is `paused` waits until it is resumed. It fires as long as its `owner`, the agent
+    that made it, may publish to the topic.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Schedule(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     overlap: Overlap = "queue"
     key: str | None = None
     headers: dict[str, str] | None = None
+    owner: str | None = None
     paused: bool = False
     next_ms: int = 0
     due_ms: int = 0  # with jitter: `next_ms` without it

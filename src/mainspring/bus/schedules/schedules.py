@@ -30,7 +30,8 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from mainspring.bus.errors import Unavailable, UnknownSchedule
+from mainspring.bus.audit import Audit
+from mainspring.bus.errors import Forbidden, Unavailable, UnknownSchedule
 from mainspring.bus.protocol import EXPIRES
 from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher
@@ -55,6 +56,7 @@ CALLS: Final = "schedule_calls"  # a space: how the last call of each went, by n
 UNIT_BYTES: Final = 64 << 10  # schedules are in memory: a payload of so many bytes counts as one more
 PAGE: Final = 500
 RETRY_MS: Final = 1_000
+CLOCK_JUMP_MS: Final = 1_000  # less is the slewing and jitter of ordinary clocks
 
 _encode = msgspec.json.Encoder().encode
 
@@ -70,6 +72,7 @@ class _Delayed(msgspec.Struct, frozen=True, omit_defaults=True):
     headers: dict[str, str] | None = None
     dedupe: str | None = None
     dedupe_ms: int = 0
+    accepted: int = 0  # epoch ms; its delay counts from here. 0: it is due at a time of day
 
 
 _decode_delayed = msgspec.json.Decoder(_Delayed).decode
@@ -91,7 +94,9 @@ class Schedules:
         delivery: Delivery,
         role: Role,
         unsettled: Callable[[str], Awaitable[str]],
+        audit: Audit,
     ) -> None:
+        self._audit = audit
         self._unsettled = unsettled
         self._role = role
         self._log = log
@@ -106,6 +111,7 @@ class Schedules:
         self._last: dict[str, LastCall] = {}
         self._makers: dict[str, tuple[Quota, int]] = {}  # in whose quota a schedule counts, and for how much
         self._check_all = True  # the clock may have been set since all next times were looked at
+        self._ahead: int | None = None  # the time of day against the monotonic clock, when that was last compared
         self._timer: tuple[int, Hashable] | None = None
         self._firing = False
         self._again = False
@@ -156,9 +162,9 @@ class Schedules:
     def store_delayed(self, accepted: Accepted, on_done: OnDone) -> None:
         """Store accepted events of which some are due later: those have offset 0 until then."""
         batch = Batch()
-        for append, due in zip(accepted.appends, accepted.due, strict=True):
+        for number, (append, due) in enumerate(zip(accepted.appends, accepted.due, strict=True)):
             if due:
-                self._put_delayed(batch, append, due)
+                self._put_delayed(batch, append, due, 0 if number in accepted.at_times else append.ts)
             else:
                 batch.append(append)
 
@@ -174,7 +180,7 @@ class Schedules:
 
         self._publisher.submit_batch(batch, (accepted.topic,), done)
 
-    def _put_delayed(self, batch: Batch, append: Append, due_ms: int) -> None:
+    def _put_delayed(self, batch: Batch, append: Append, due_ms: int, accepted_ms: int) -> None:
         row = _Delayed(
             topic=append.topic,
             partition=append.partition,
@@ -184,6 +190,7 @@ class Schedules:
             headers=None if append.headers is None else msgspec.json.decode(append.headers),
             dedupe=append.dedupe,
             dedupe_ms=max(0, append.dedupe_until - append.ts),
+            accepted=accepted_ms,
         )
         batch.put(SPACE, f"{DELAYED}{due_ms:016d}/{self._admission.new_id()}", _encode(row))
 
@@ -398,6 +405,7 @@ class Schedules:
             self._again = True
             while self._again and not self._stopped and self._role.held:
                 self._again = False
+                await self._notice_clock()
                 await self._fire_named()
                 await self._fire_delayed()
         except MainspringError as error:
@@ -406,6 +414,28 @@ class Schedules:
             self.plan(self._clock.wall_ms() + RETRY_MS)
         finally:
             self._firing = False
+
+    async def _notice_clock(self) -> None:
+        """After a clock was set back no delayed event waits for longer than its own delay, counted from now."""
+        before, self._ahead = self._ahead, self._clock.wall_ms() - self._clock.now_ms()
+        if before is not None and self._ahead > before - CLOCK_JUMP_MS:
+            return
+        now = self._clock.wall_ms()
+        async for record in self._log.scan(SPACE, DELAYED):
+            due, row = _due_of(record.key), _decode_delayed(record.value)
+            if row.accepted <= now:
+                continue
+            left = due - row.accepted if before is None else due + self._ahead - before - now
+            batch = Batch()
+            self._role.guard(batch)
+            batch.delete(SPACE, record.key, expect=record.version)
+            moved = f"{DELAYED}{now + max(0, left):016d}/{record.key.rpartition('/')[2]}"
+            batch.put(SPACE, moved, _encode(msgspec.structs.replace(row, accepted=now)))
+            try:
+                await self._log.commit(batch)
+                logger.warning("the clock was set back: an event of %s waits for %d ms from now", row.topic, left)
+            except Refused:
+                continue  # another node was faster
 
     async def _fire_delayed(self) -> None:
         now = self._clock.wall_ms()
@@ -497,7 +527,9 @@ class Schedules:
         self._role.guard(batch)
         try:
             why = await self._unsettled(schedule.topic) if schedule.overlap == "skip" else ""
-            if why:
+            if refusal := await self._refusal(schedule):
+                await self._stop(schedule, version, batch, refusal)
+            elif why:
                 await self._skip(schedule, version, now, batch, why)
             else:
                 await self._publish(schedule.planned(now), version, now, batch)
@@ -519,6 +551,28 @@ class Schedules:
         stored(receipt)
         self._keep(moved, receipt.versions[0])
         return accepted.published(receipt.offsets)[0]
+
+    async def _refusal(self, schedule: Schedule) -> str:
+        """Why its owner may not publish this any more; "" where it may, or where nobody is its owner."""
+        owner = schedule.owner or _former_owner(schedule)
+        if owner is None:
+            return ""
+        try:
+            await self._admission.access.check_owner(schedule.topic, owner)
+        except Forbidden as error:
+            return error.message
+        return ""
+
+    async def _stop(self, schedule: Schedule, version: int, batch: Batch, why: str) -> None:
+        """Its owner has lost the right: it waits until somebody who has it resumes it."""
+        paused = msgspec.structs.replace(schedule, paused=True)
+        batch.put(SPACE, NAMED + schedule.name, _encode(paused), expect=version)
+        call = LastCall(result="skipped", at_ms=self._clock.wall_ms(), reason=why)
+        stored = add_prepared(batch, [self.called(schedule.name, call)])
+        receipt = await self._log.commit(batch)
+        stored(receipt)
+        self._keep(paused, receipt.versions[0])
+        self._audit.did("schedule_paused", schedule.owner, schedule.name, topic=schedule.topic, reason=why)
 
     async def _skip(self, schedule: Schedule, version: int, now: int, batch: Batch, why: str) -> None:
         moved = schedule.planned(now)
@@ -545,6 +599,12 @@ def _readable(record: Record | None) -> Schedule | None:
         return None if record is None else _decode_schedule(record.value)
     except msgspec.DecodeError:
         return None
+
+
+def _former_owner(schedule: Schedule) -> str | None:
+    """Version 0.1 wrote who made a schedule into its headers alone, and the scopes of the token beside it."""
+    headers = schedule.headers or {}
+    return headers.get("agent_id") if "scopes" in headers else None
 
 
 def _known(name: str, schedule: Schedule | None) -> Schedule:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import cast
 
 from mainspring.bus.topics.topic import Topic
@@ -45,11 +45,16 @@ def sound(entries: list[Entry]) -> list[StoredEvent]:
 
 
 async def follow(
-    log: Log, topic: Topic, after: Mapping[int, int] | None, stopped: Callable[[], bool]
+    log: Log,
+    topic: Topic,
+    after: Mapping[int, int] | None,
+    stopped: Callable[[], bool],
+    check: Callable[[], Awaitable[None]],
 ) -> AsyncIterator[list[Entry]]:
     """Lists of events, partition by partition; the topic's tails must be loaded.
 
-    The reader is woken by new events and asks the log for them: nothing is kept for a reader that does not ask.
+    The reader is woken by new events and asks the log for them: nothing is kept for a reader that does not ask. Each
+    time `check` may end it with an error: its rights may be others than at the beginning.
     """
     arrived = asyncio.Event()
     topic.followers.add(arrived)
@@ -58,6 +63,7 @@ async def follow(
     try:
         while not stopped():
             arrived.clear()
+            await check()
             moved = False
             for tail in topic.tails:
                 start = place.get(tail.partition, 1)  # a new partition is followed from its beginning

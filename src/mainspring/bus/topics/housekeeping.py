@@ -99,6 +99,7 @@ class Housekeeping:
                 below = await self._first_kept(topic, bounds)
                 if below > bounds.head:
                     await self.log.trim(topic.name, bounds.partition, below)
+                    topic.tails[bounds.partition].kept_from = below
 
     async def _first_kept(self, topic: Topic, bounds: Bounds) -> int:
         config = topic.config

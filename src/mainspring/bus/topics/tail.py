@@ -46,12 +46,25 @@ class ReadyEvent(msgspec.Struct, frozen=True, gc=False, eq=False):
 class PartitionTail:
     """One partition's end. `offset` is the last durable offset, UNKNOWN until the log was asked."""
 
-    __slots__ = ("budget", "bytes", "events", "expiring", "first", "head", "offset", "partition", "topic", "upcast")
+    __slots__ = (
+        "budget",
+        "bytes",
+        "events",
+        "expiring",
+        "first",
+        "head",
+        "kept_from",
+        "offset",
+        "partition",
+        "topic",
+        "upcast",
+    )
 
     def __init__(self, topic: str, partition: int, budget: TailBudget) -> None:
         self.topic: str = topic
         self.partition: int = partition
         self.offset: int = UNKNOWN
+        self.kept_from: int = 1  # the first offset that still exists, when that was last looked at
         self.head: bytes = envelope_head(topic, partition)
         self.events: list[ReadyEvent] = []  # consecutive, the last one at `offset`
         self.first: int = 0  # offset of events[0]

@@ -83,6 +83,7 @@ class Topic:
             if each.partition < len(self.tails):
                 tail = self.tails[each.partition]
                 tail.offset = max(tail.offset, each.tail)
+                tail.kept_from = each.head
         for tail in self.tails:
             if tail.offset == UNKNOWN:
                 tail.offset = 0

@@ -16,7 +16,16 @@ from typing import Annotated
 import typer
 
 from mainspring.bus import origin_of
-from mainspring.bus.access import SECRET_BYTES, Token, TokenBook, lifetime_ms, moment_text, new_token, read_tokens
+from mainspring.bus.access import (
+    SECRET_BYTES,
+    Token,
+    TokenBook,
+    certificate_token,
+    lifetime_ms,
+    moment_text,
+    new_token,
+    read_tokens,
+)
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing, say_json
@@ -31,27 +40,44 @@ app: typer.Typer = Commands("Make, list and check tokens.")
 def new(
     agent: Annotated[str, typer.Option(help="Who the bearer is.")],
     scope: Annotated[
-        list[str], typer.Option(help="publish:<pattern>, subscribe:<pattern> or admin; may be given several times.")
+        list[str],
+        typer.Option(
+            help="admin, or publish:, subscribe:, group:, query:, command: or run: and a pattern; may be repeated."
+        ),
     ],
+    certificate: Annotated[
+        str | None,
+        typer.Option(help="For a client with this certificate, e.g. DNS=billing.example.com: no token is made."),
+    ] = None,
     expires: Annotated[str | None, typer.Option(help="How long it lasts: 12h, 30d, 8w.  [default: for ever]")] = None,
     file: Annotated[Path | None, typer.Option(help="Also add its line to this file (the node's tokens_file).")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Make a token. It is shown this once; the node keeps only its hash."""
     expires_ms = MonotonicClock().wall_ms() + lifetime_ms(expires) if expires else 0
-    text, token = new_token(agent, scope, secrets.token_bytes(SECRET_BYTES), expires_ms)
+    shown: dict[str, object] = {}
+    if certificate is not None:
+        token = certificate_token(agent, scope, certificate, expires_ms)
+    else:
+        shown["token"], token = new_token(agent, scope, secrets.token_bytes(SECRET_BYTES), expires_ms)
     if file is not None:
         _add_line(file, token.line())
+    shown["line"] = token.line()
     if as_json:
-        say_json({"token": text, "line": token.line(), **_shown(token)})
+        say_json({**shown, **_shown(token)})
         return
-    typer.echo(f"token  {text}")
-    typer.echo(f"line   {token.line()}")
+    for name, text in shown.items():
+        typer.echo(f"{name:5}  {text}")
+    _say_what_to_do(token, file)
+
+
+def _say_what_to_do(token: Token, file: Path | None) -> None:
     if file is not None:
         typer.echo(f"The line is in {file}; a node with tokens_file = {str(file)!r} knows it in a moment.", err=True)
     else:
         typer.echo(
-            "Give the token to the client; it is not shown again. Give the line to the node: in mainspring.toml as\n"
+            ("" if token.certificate else "Give the token to the client; it is not shown again. ")
+            + "Give the line to the node: in mainspring.toml as\n"
             f'  tokens = ["{token.line()}"]\n'
             "or in MAINSPRING_TOKENS (several with commas between), or as a line of its tokens_file.",
             err=True,

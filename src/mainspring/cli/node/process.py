@@ -75,14 +75,9 @@ async def _serve(settings: Settings, program: str | None) -> int:
     node = Node(settings, program)
     stopping = stop_signals(logger)
     # Boot may wait for an engine; a person who wants to stop need not.
-    booted = await unless_stopped(stopping, asyncio.ensure_future(node.boot()))
+    booted = await unless_stopped(stopping, asyncio.ensure_future(node.boot(_say_ready)))
     if booted is None:
         return 0
-    ready = encode_line(booted)
-    # What boot made stays for good: looking through it for garbage again and again would only cost pauses.
-    gc.freeze()
-    gc.enable()
-    say(ready)
     if sys.stderr.isatty():
         sys.stderr.write(in_words(booted, settings, program))
     node.on_shutdown(stopping.set)
@@ -91,6 +86,13 @@ async def _serve(settings: Settings, program: str | None) -> int:
     if node.failure is not None:
         sys.stderr.write(f"mainspring: {node.failure}\n")
     return 0 if node.failure is None else 1
+
+
+def _say_ready(booted: Message) -> None:
+    # What boot made stays for good: looking through it for garbage again and again would only cost pauses.
+    gc.freeze()
+    gc.enable()
+    say(encode_line(booted))
 
 
 INTERVAL_S: Final = 0.3

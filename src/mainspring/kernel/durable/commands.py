@@ -52,7 +52,9 @@ _OWN_ID: Final = "give every command its own id"
 _LONGEST_ID: Final = 200
 
 
-class _Entry:
+class CommandEntry:
+    """One command that this node has, and who waits for its outcome."""
+
     __slots__ = ("accepted", "answered", "mails", "prepared", "published", "stored", "version")
 
     def __init__(self, mail: Mail, stored: StoredCommand) -> None:
@@ -73,7 +75,7 @@ class DurableCommands:
         self._exchange = exchange
         self._ttl_ms = outcome_ttl_ms
         self._cluster = cluster
-        self._open: dict[str, _Entry] = {}
+        self._open: dict[str, CommandEntry] = {}
         self._awaited: dict[str, list[Mail]] = {}  # requests here for the outcome of a command that another node has
         self.sequence: int = 0
         self._recovery = CommandRecovery(self, log, exchange, cluster)
@@ -94,20 +96,20 @@ class DurableCommands:
                 exchange.refuse(message, mail.origin, faults.DUPLICATE_ID, 409, _TAKEN, _OWN_ID)
             return
         self.sequence += 1
-        entry = _Entry(mail, StoredCommand(self.sequence, mail.slot.id, message, epoch=self._cluster.epoch))
+        entry = CommandEntry(mail, StoredCommand(self.sequence, mail.slot.id, message, epoch=self._cluster.epoch))
         self._open[message.metadata.id] = entry
         mail.stored, mail.unrecorded = False, True
         exchange.open_request(mail)
         mail.slot.accept(mail)
         self._store(entry)
 
-    def _store(self, entry: _Entry) -> None:
+    def _store(self, entry: CommandEntry) -> None:
         batch = Batch()
         self._cluster.guard(batch)
         batch.put(SPACE, entry.stored.message.metadata.id, encode_command(entry.stored), expect=ABSENT)
         self._submit(batch, self._turn_stored, entry)
 
-    def _turn_stored(self, item: tuple[_Entry, Any]) -> None:
+    def _turn_stored(self, item: tuple[CommandEntry, Any]) -> None:
         entry, result = item
         if isinstance(result, Receipt):
             self._accept(entry, result.versions[0])
@@ -117,25 +119,25 @@ class DurableCommands:
             self._drop(entry)
             self._not_stored(entry)
 
-    def _accept(self, entry: _Entry, version: int) -> None:
+    def _accept(self, entry: CommandEntry, version: int) -> None:
         mail = entry.mails[0]
         entry.accepted, entry.version = True, version
         mail.stored = True
         mail.slot.release()
 
-    def _drop(self, entry: _Entry) -> None:
+    def _drop(self, entry: CommandEntry) -> None:
         mail = entry.mails[0]
         mail.slot.drop(mail)
         mail.unrecorded = False
         del self._open[mail.message.metadata.id]
 
-    def _not_stored(self, entry: _Entry) -> None:
+    def _not_stored(self, entry: CommandEntry) -> None:
         text = "the command could not be stored, so it was not accepted"
         remedy = "try again; the node's log says what is wrong with its storage"
         for mail in entry.mails:
             self._exchange.fail(mail, faults.NOT_STORED, 503, text, remedy)
 
-    async def _repeat(self, entry: _Entry, result: Refused | InDoubt) -> None:
+    async def _repeat(self, entry: CommandEntry, result: Refused | InDoubt) -> None:
         """The log has this id, or may: go on, give its outcome again, wait for it, or say that the id is taken."""
         id = entry.stored.message.metadata.id
         try:
@@ -161,7 +163,7 @@ class DurableCommands:
             else:
                 self._await_outcome(id, [mail])
 
-    def _wrote(self, entry: _Entry, stored: StoredCommand) -> bool:
+    def _wrote(self, entry: CommandEntry, stored: StoredCommand) -> bool:
         """Whether the record is this entry's own, and only the log's answer got lost. No sequence comes twice."""
         return (stored.epoch, stored.sequence) == (entry.stored.epoch, entry.stored.sequence)
 
@@ -200,21 +202,21 @@ class DurableCommands:
         entry.stored.until_ms = self._exchange.clock.wall_ms() + self._ttl_ms
         self._write_outcome(entry)
 
-    def _write_outcome(self, entry: _Entry) -> None:
+    def _write_outcome(self, entry: CommandEntry) -> None:
         batch = Batch()
         self._cluster.guard(batch)
         batch.put(SPACE, entry.stored.message.metadata.id, encode_command(entry.stored), expect=entry.version)
         self._submit(batch, self._turn_recorded, entry, show_events=add_prepared(batch, entry.prepared))
 
-    def _turn_recorded(self, item: tuple[_Entry, Any]) -> None:
+    def _turn_recorded(self, item: tuple[CommandEntry, Any]) -> None:
         entry, result = item
         if isinstance(result, Receipt):
             self._answer_all(entry)
-            del self._open[entry.stored.message.metadata.id]
+            self._end(entry.stored.message.metadata.id)
         else:
             self._tasks.start(self._check_outcome(entry), "check an outcome")
 
-    async def _check_outcome(self, entry: _Entry) -> None:
+    async def _check_outcome(self, entry: CommandEntry) -> None:
         """An outcome was refused, could not be stored, or is in doubt: see what the log has."""
         id, own = entry.stored.message.metadata.id, entry.stored.outcome
         assert own is not None
@@ -230,13 +232,27 @@ class DurableCommands:
             self._exchange.loop.schedule(_RETRY_MS, self._write_outcome, entry, ref=False)
         elif stored.outcome is not None and stored.outcome.metadata.id == own.metadata.id:
             self._answer_all(entry)
-            del self._open[id]
+            self._end(id)
         else:
-            logger.warning("a durable command was taken over; what came of it here is not stored")
-            del self._open[id]
-            self._await_outcome(id, entry.mails)
+            self.taken_over(entry)
 
-    def _answer_all(self, entry: _Entry) -> None:
+    def taken_over(self, entry: CommandEntry) -> None:
+        """Another node has the command."""
+        logger.warning("a durable command was taken over; what came of it here is not stored")
+        id, mail = entry.stored.message.metadata.id, entry.mails[0]
+        mail.slot.drop(mail)
+        self._end(id)
+        self._await_outcome(id, entry.mails)
+
+    def has(self, id: str) -> bool:
+        """Whether a command of this id is accepted here and has no outcome yet."""
+        return id in self._open
+
+    def _end(self, id: str) -> None:
+        del self._open[id]
+        self._recovery.ended(id)
+
+    def _answer_all(self, entry: CommandEntry) -> None:
         outcome = entry.stored.outcome
         assert outcome is not None
         waiting, entry.mails = entry.mails, []
@@ -255,7 +271,7 @@ class DurableCommands:
     async def _look_for_outcome(self, id: str) -> None:
         """The outcome may have come before anybody waited for it; a later one comes with the changes of the log."""
         try:
-            outcome = await self.outcome(id)
+            outcome = (await self.find(id)).outcome
         except (KeyError, MainspringError):
             return
         if outcome is not None:
@@ -272,9 +288,13 @@ class DurableCommands:
     # --- recovering ----------------------------------------------------------------------------------------------
 
     async def recover(self) -> None:
-        """Dispatch again what has no outcome and no living node. Called once, before anybody can send."""
+        """Find what has no outcome and no living node. Called once, before anybody can send; `go_on` begins it."""
         self._log.watch_records(self._on_change)
         await self._recovery.start()
+
+    def go_on(self) -> None:
+        """The node is up: begin again what was found."""
+        self._recovery.go_on()
 
     def keep(self, id: str, epoch: int, version: int) -> bool:
         """A command that may be running here is this node's under another epoch and version. False: it is not."""
@@ -293,43 +313,59 @@ class DurableCommands:
                 if outcome is not None:
                     self._outcome_came(record.key, outcome)
 
-    def dispatch_again(self, stored: StoredCommand, version: int) -> None:
-        """Run a stored command that has no outcome and is this node's own."""
+    def hold_again(self, stored: StoredCommand, version: int) -> CommandEntry:
+        """Take back a stored command that has no outcome and is this node's own; `begin_again` lets its actor see it.
+
+        Mail that comes later for the same actor stays behind it.
+        """
         exchange, message = self._exchange, stored.message
         contract, slot = exchange.router.commands[message.type]
-        value: Any = None
-        wrong = ""
-        try:
-            value = contract.input.decode(message.raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            wrong = validation_text(error)
-        mail = Mail(message, contract, slot, value, exchange.no_reply)
-        mail.unrecorded = True
-        self._open[message.metadata.id] = entry = _Entry(mail, stored)
+        mail = Mail(message, contract, slot, None, exchange.no_reply)
+        mail.unrecorded, mail.stored = True, False
+        self._open[message.metadata.id] = entry = CommandEntry(mail, stored)
         entry.accepted, entry.version = True, version
         entry.mails += self._awaited.pop(message.metadata.id, [])
         exchange.witness(message)
         exchange.open_request(mail)
-        if wrong:
-            data = ErrorData(422, f"Schema validation failed: data: {wrong}", requestType=message.type)
-            exchange.turn_outcome((mail, exchange.error(message, faults.SCHEMA_ERROR, data)))
-        else:
-            slot.accept(mail)
+        slot.accept(mail)
+        return entry
 
-    async def outcome(self, id: str) -> Message | None:
-        """The outcome of a durable command; None while it has none. Raises `KeyError` for an id never accepted."""
+    def begin_again(self, entry: CommandEntry) -> None:
+        """Let its actor see a command that was held."""
+        mail = entry.mails[0]
+        try:
+            mail.value = mail.contract.input.decode(mail.message.raw)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            self.refuse_again(
+                entry, faults.SCHEMA_ERROR, 422, f"Schema validation failed: data: {validation_text(error)}"
+            )
+        else:
+            mail.stored = True
+            mail.slot.release()
+
+    def refuse_again(self, entry: CommandEntry, type: str, code: int, text: str, remedy: str = "") -> Message:
+        """Give a command that was held an error as its outcome, without its actor; gives that error."""
+        mail = entry.mails[0]
+        mail.slot.drop(mail)
+        data = ErrorData(code, text, remedy=remedy, requestType=mail.message.type, capabilityId=mail.slot.id)
+        error = self._exchange.error(mail.message, type, data)
+        self._exchange.turn_outcome((mail, error))
+        return error
+
+    async def find(self, id: str) -> StoredCommand:
+        """A durable command, with its outcome once it has one. Raises `KeyError` for an id never accepted."""
         entry = self._open.get(id)
         if entry is not None and entry.accepted and entry.stored.outcome is None:
-            return None
+            return entry.stored
         record = await self._log.get(SPACE, id)
         if record is None:
             raise KeyError(id)
-        return decode_command(record.value).outcome
+        return decode_command(record.value)
 
     # --- the log -------------------------------------------------------------------------------------------------
 
     def _submit(
-        self, batch: Batch, turn: Any, entry: _Entry, show_events: Callable[[Receipt], None] | None = None
+        self, batch: Batch, turn: Any, entry: CommandEntry, show_events: Callable[[Receipt], None] | None = None
     ) -> None:
         loop = self._exchange.loop
 

@@ -25,6 +25,7 @@ class StoredCommand(msgspec.Struct):
     outcome: Message | None = None
     until_ms: int = 0  # epoch; when the outcome may be forgotten
     epoch: int = NO_EPOCH  # of the node that has it
+    begun: int = 0  # how often it was begun again because a process had ended without an outcome of it
 
 
 encode_command: Callable[[StoredCommand], bytes] = msgspec.json.Encoder().encode

@@ -24,7 +24,7 @@ import msgspec
 
 from mainspring.errors import Fail
 from mainspring.kernel.actors import error_event_text, listen
-from mainspring.kernel.blobs import Blob, BlobStore
+from mainspring.kernel.blobs import Blob, BlobStore, allow_folder
 from mainspring.kernel.capability import Capability
 from mainspring.kernel.context import Context
 from mainspring.kernel.contracts import CapabilityPlan, Contract
@@ -101,6 +101,8 @@ class HandlerHost:
         for contract in [*plan.contracts, *(each for some in plan.listeners.values() for each in some)]:
             self._contracts.setdefault((contract.kind, contract.type), []).append(contract)
         self._blobs = BlobStore(Path(job.blob_folder), counted_ids()) if job.blob_folder else None
+        if job.blob_folder:
+            allow_folder(Path(job.blob_folder))
         self._port = port
         self._clock = clock
 

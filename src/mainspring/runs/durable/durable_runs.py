@@ -90,6 +90,7 @@ class DurableRuns:
         self.questions: Questions = Questions(self, runs)
         self.recovery: RunRecovery = RunRecovery(self, recovery_ms=recovery_ms, retention_ms=retention_ms)
         self.recovered: int = 0  # runs that went on after a restart or another node's end
+        self._held_back: list[Run[Any]] | None = None  # runs that are not executed before `go_on`
         self._runs = runs
         self._source = source
         self._watched: dict[str, list[Run[Any]]] = {}  # handles of runs that are not executed here
@@ -168,6 +169,23 @@ class DurableRuns:
         """Go on with unfinished runs after a restart or another node's end."""
         self.recovered += len(await self.revive(records))
 
+    def hold_back(self) -> None:
+        """Do not execute what is brought back until `go_on`."""
+        self._held_back = self._held_back or []
+
+    def go_on(self) -> None:
+        """Execute what was held back."""
+        held, self._held_back = self._held_back, None
+        for run in held or ():
+            if not run.done:
+                self.scheduler.launch(run)
+
+    def take_back_begun(self) -> None:
+        """The node stops in order: what was counted because it might end the process has not done so."""
+        for run in self._runs.values():
+            if run.durable is not None:
+                run.durable.take_back_begun()
+
     async def revive(self, records: Iterable[RunRecord]) -> list[Run[Any]]:
         """Go on with unfinished runs of this node whose programs are known here."""
         missing = [each for each in records if each.id not in self._runs and each.program in self.programs]
@@ -201,7 +219,10 @@ class DurableRuns:
         self.prepare(run, loaded)
         if record.state == BLOCKED and not loaded.entries:
             self.scheduler.on_fit(run, None)
-        self.scheduler.launch(run)
+        if self._held_back is None:
+            self.scheduler.launch(run)
+        else:
+            self._held_back.append(run)
         return run
 
     def prepare(self, run: Run[Any], loaded: LoadedRun) -> None:

@@ -109,6 +109,7 @@ class JournaledEffect(msgspec.Struct, omit_defaults=True, kw_only=True):
     at: int = 0  # epoch ms when it was performed
     ms: int = 0  # how long the answer took
     attempts: int = 0  # at this effect that failed or were begun, where they are counted
+    begun: int = 0  # how often the last of them was begun again because a process had ended
 
 
 class EarlySignals(msgspec.Struct):

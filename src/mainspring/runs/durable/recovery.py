@@ -58,6 +58,7 @@ class RunRecovery:
             self._scheduler.alarms.forget(self._timer)
             self._timer = None
         await self._tasks.cancel()
+        self._durable.take_back_begun()
         await self._durable.writer.quiet()
         self._durable.ownership.stop()
         self._durable.let_go()

@@ -74,6 +74,7 @@ class DurableState:
         "_args",
         "_at",
         "_batch",
+        "_begun",
         "_consumed",
         "_effect",
         "_has_note_row",
@@ -88,6 +89,7 @@ class DurableState:
         "attempt",
         "cancelled_by",
         "children",
+        "counted",
         "ended_with",
         "entries",
         "misfit",
@@ -124,6 +126,7 @@ class DurableState:
         self.rewriting: bool = False  # its record is being written anew: an end waits for that
         self.note: Raw = NULL
         self.attempt: int = 1  # at the effect that is being performed
+        self.counted: bool = False  # the log says that this attempt was begun, because it may end the process
         self.cancelled_by: str = ""  # the record that asked for its cancellation
         self.ended_with: str = ""  # the run that took it along, when that is known before it ends
         self.after_commit: list[Callable[[Receipt], object]] = []
@@ -133,6 +136,7 @@ class DurableState:
         self._ownership = ownership
         self._has_note_row = False  # the effect has a note in a row of its own
         self._batch: Batch | None = None
+        self._begun = 0  # how often the effect was begun again because a process had ended
         self._consumed: list[Operation] = []
         self._effect: type = object
         self._args = b""
@@ -164,12 +168,12 @@ class DurableState:
     def remember(self, note: Any) -> None:
         """Write a note under the effect's index; the answer will overwrite it, or remove it from a row of its own."""
         self.note = Raw(encode(note, "note"))
-        self._writer.note(self._noted(self.attempt - 1))
+        self._writer.note(self._noted(self.attempt if self.counted else self.attempt - 1))
 
     def _noted(self, attempts: int) -> Put:
         """What is known of an effect before it is answered."""
         entry = JournaledEffect(effect=self._effect.__name__, args=Raw(self._args), note=self.note, at=self._at)
-        entry.attempts = attempts
+        entry.attempts, entry.begun = attempts, self._begun
         self._has_note_row = self._ownership.keeps_notes_apart
         key = (note_key if self._has_note_row else entry_key)(self._run.id, self.position)
         return Put(JOURNAL, key, encode_record(entry))
@@ -181,8 +185,15 @@ class DurableState:
 
     def attempt_failed(self) -> None:
         """Another attempt follows; a restart meanwhile does not begin with the first."""
+        self._begun, self.counted = 0, False
         self._writer.note(self._noted(self.attempt))
         self.attempt += 1
+
+    def take_back_begun(self) -> None:
+        """The node stops in order: the effect that was begun again has not ended the process."""
+        if self.counted:
+            self._begun, self.counted = self._begun - 1, False
+            self._writer.note(self._noted(self.attempt - 1))
 
     # -- performing
 
@@ -198,6 +209,7 @@ class DurableState:
         self._at = -1
         self.note = NULL
         self.attempt = 1
+        self._begun = 0
         self._has_note_row = False
         most: int | None = None
         if self.entries is not None:
@@ -225,15 +237,32 @@ class DurableState:
             self._begin_again(effect, handler, most)
 
     def _begin_again(self, effect: Any, handler: RegisteredHandler, most: int) -> None:
-        """Perform the effect that a process ended with, or could have: first it is stored that it is begun again."""
+        """Perform the effect that a process ended with, or could have.
+
+        One that had been begun again when the process ended once more waits until it can be performed alone.
+        """
         run, position = self._run, self.position
         if self.attempt > most:
-            died = HandlerDied(
-                f"the process ended {most} times while {handler.name} was performed or was to be tried again",
-                remedy="look for what ends the process, then retry the run",
-            )
-            handler.give_up(run, died)
+            text = f"the process ended {most} times while {handler.name} was performed or was to be tried again"
+            logger.error("run %s: %s", run.id, text)
+            self._scheduler.given_up += 1
+            handler.give_up(run, HandlerDied(text, remedy="look for what ends the process, then retry the run"))
             return
+        if not self._begun:
+            self._count_and_ask(effect, handler)
+            return
+
+        def begin() -> bool:
+            self._count_and_ask(effect, handler)
+            return True
+
+        self._scheduler.suspects.add(self._begun, begin, lambda: run.done or self.position != position)
+
+    def _count_and_ask(self, effect: Any, handler: RegisteredHandler) -> None:
+        """First it is stored that the effect is begun again, then its handler is asked."""
+        run, position = self._run, self.position
+        self._begun += 1
+        self.counted = True
 
         def stored(result: Receipt | Exception) -> None:
             if not isinstance(result, TakenOver) and not run.done and self.position == position:
@@ -261,6 +290,7 @@ class DurableState:
             return True
         if not entry.answered:
             self.note, self._at, self.attempt = entry.note, entry.at, entry.attempts + 1
+            self._begun = entry.begun
             self._has_note_row = self._ownership.keeps_notes_apart
             return False
         if self.updates is not None:
@@ -391,7 +421,7 @@ class DurableState:
             put = Put(JOURNAL, key, encode_record(entry), self._ownership.expected(self.noted))
             stored = self._after(lambda error: self._stored(answer, put, error))
             self._writer.alone([put, *self._own_writes()], stored)
-        self.noted = ABSENT
+        self.noted, self.counted = ABSENT, False
         if self._has_note_row:
             self._has_note_row = False
             self._writer.note(Delete(JOURNAL, note_key(run.id, self.position)))

@@ -1,4 +1,4 @@
-"""Who may talk to the node over HTTP, who is asking, and which topics they are shown. For WebSocket handshakes too.
+"""Who may talk to the node over HTTP, and who is asking. For WebSocket handshakes too.
 
 *Which page is asking?* A browser lets any web page send requests to this machine, and tells the page's origin. Only the
 node's own pages and the origins in the settings are let in (`OriginCheck`); a foreign origin or `null` gets 403
@@ -15,18 +15,14 @@ On a node with tokens it is `TokenAuthenticator`. A token comes in `Authorizatio
 set that header for a WebSocket, so it offers the subprotocols `mainspring` and `mainspring.token.<token>`; the node
 answers with the first and never repeats the second. `?token=` works where neither does (a WebSocket from a shell, an
 EventSource); addresses end up in histories and in logs of proxies, so it is the last choice. Whatever is wrong with a
-token, the answer is the same 401. A token is never repeated, in no answer and no log.
-
-*What are they shown?* A topic's name can say a lot (`layoffs.2027`), and so can a count that grows. So lists and
-numbers follow the same rules as the events themselves: the scopes of the token, the topics' lists and the program's
-checker. Who may read a topic sees its numbers and groups. Who may only publish to it knows its name and settings.
-Nobody else learns that it is there. Where no tokens are, a name is only claimed, so hiding anything from it would be
-for show; and an admin could change the rights anyway. Both see everything.
+token, the answer is the same 401. A token is never repeated, in no answer and no log. Who sends no token may show a
+certificate instead, where the node has an authority for those of clients: TLS has checked it, a line says whose it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from ipaddress import ip_address
@@ -36,8 +32,8 @@ from urllib.parse import urlsplit
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from mainspring.bus import Action, Bus, BusError, Caller, Who, origin_of
-from mainspring.bus.access import TokenSource
+from mainspring.bus import Audit, Caller, Who
+from mainspring.bus.access import Token, TokenSource, certificate_names
 from mainspring.loop import Clock
 from mainspring.server.http.problem import Handler, HttpProblem
 
@@ -54,8 +50,6 @@ MAX_TOKEN: Final = 512  # characters; ours have 46
 FURTHEST_S: Final = 86_400.0  # one sleep; clocks are set, so the rest is counted again then
 
 _CALLER: Final = web.RequestKey("caller", Caller)
-
-ASKED_AT_ONCE: Final = 32  # topics that a checker which takes its time is asked about
 
 
 # --- which page is asking ---
@@ -149,13 +143,14 @@ async def claimed_agent(request: web.Request) -> Caller:
     agent = request.query.get("agent_id") or request.headers.get("X-Agent-Id")
     if agent is not None and not agent.isprintable():
         raise HttpProblem("bad_query", "The agent id is not printable text.", "Send plain text.")
-    return Caller(agent or None)
+    return Caller(agent or None, address=request.remote or "")
 
 
 class TokenAuthenticator:
     """Gives the Caller of a request, or refuses it with 401."""
 
-    def __init__(self, source: TokenSource, clock: Clock, new_id: Callable[[], str]) -> None:
+    def __init__(self, source: TokenSource, clock: Clock, new_id: Callable[[], str], audit: Audit) -> None:
+        self._audit = audit
         self._source = source
         self._clock = clock
         self._new_id = new_id
@@ -164,16 +159,44 @@ class TokenAuthenticator:
         """Who sent the request; the same Caller however often it is asked."""
         if _CALLER in request:
             return request[_CALLER]
-        text = _presented(request)
-        if text is None:
-            raise _unauthorized("This node wants a token.")
-        token = self._source.book.find(text, self._clock.wall_ms()) if len(text) <= MAX_TOKEN else None
+        text, now, ends_ms = _presented(request), self._clock.wall_ms(), 0
+        if text is not None:
+            token = self._source.book.find(text, now) if len(text) <= MAX_TOKEN else None
+        else:
+            token, ends_ms = self._by_certificate(request, now)
         if token is None:
-            raise _unauthorized("The token is not known here, or has expired.", ', error="invalid_token"')
+            refusal = self._refusal(request, text)
+            about = f"{request.method} {request.path}"
+            self._audit.refused("login_refused", None, about, refusal.message, address=request.remote or "")
+            raise refusal
         sid = self._new_id().replace("-", "")[-SID_DIGITS:]
-        caller = Caller(token.agent, sid=sid, scopes=token.scopes, expires_ms=token.expires_ms, revoked=token.revoked)
+        expires_ms = min(filter(None, (token.expires_ms, ends_ms)), default=0)
+        caller = Caller(
+            token.agent,
+            sid=sid,
+            scopes=token.scopes,
+            expires_ms=expires_ms,
+            address=request.remote or "",
+            revoked=token.revoked,
+        )
         request[_CALLER] = caller
         return caller
+
+    def _by_certificate(self, request: web.Request, now: int) -> tuple[Token | None, int]:
+        """The line for the certificate that the client showed, and when the certificate ends."""
+        peer = None if request.transport is None else request.transport.get_extra_info("peercert")
+        if not peer:
+            return None, 0
+        ends_ms = int(ssl.cert_time_to_seconds(peer["notAfter"])) * 1000
+        return self._source.book.find_certificate(certificate_names(peer), now) if ends_ms > now else None, ends_ms
+
+    def _refusal(self, request: web.Request, text: str | None) -> HttpProblem:
+        has_certificate = request.transport is not None and bool(request.transport.get_extra_info("peercert"))
+        if text is None and not has_certificate:
+            return _unauthorized("This node wants a token.")
+        if text is None:
+            return _unauthorized("No line of the node's tokens is for this certificate, or it has expired.")
+        return _unauthorized("The token is not known here, or has expired.", ', error="invalid_token"')
 
 
 def offered(request: web.Request) -> list[str]:
@@ -248,26 +271,3 @@ async def while_valid(caller: Who, clock: Clock, end: Callable[[], Awaitable[Non
         if not ending.is_set():
             task.cancel()
         await asyncio.wait([task])
-
-
-# --- which topics they are shown ---
-
-
-async def allowed_topics(bus: Bus, who: Who, action: Action, topics: Iterable[str]) -> set[str]:
-    """Those of the topics with which `who` may do this."""
-    if not isinstance(who, Caller) or who.scopes is None or who.is_admin:
-        return set(topics)
-    within = [topic for topic in topics if who.scopes.allow(action, origin_of(topic))]
-    for start in range(0, len(within), ASKED_AT_ONCE):
-        asked = (bus.access.ask(topic, action, who) for topic in within[start : start + ASKED_AT_ONCE])
-        if waiting := [answer for answer in asked if answer is not None]:
-            await asyncio.gather(*waiting)
-    return {topic for topic in within if _may(bus, who, action, topic)}
-
-
-def _may(bus: Bus, caller: Caller, action: Action, topic: str) -> bool:
-    try:
-        bus.access.check_now(bus.topics.config_of(topic), action, caller)
-    except BusError:  # also while the checker has no answer: who is in doubt shows nothing
-        return False
-    return True

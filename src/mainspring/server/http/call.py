@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,7 +27,7 @@ from mainspring.bus import UNLIMITED, Action, Bus, Caller, Forbidden, Quota, Top
 from mainspring.json_text import StrictDecoder
 from mainspring.kernel import Kernel
 from mainspring.server.health import NodeParts
-from mainspring.server.http.access import Identify, allowed_topics, claimed_agent
+from mainspring.server.http.access import Identify, claimed_agent
 from mainspring.server.http.problem import HttpProblem, bad_query
 
 T = TypeVar("T")
@@ -91,6 +91,16 @@ class Call:
     # --- who is asking ---
 
     @property
+    def is_limited(self) -> bool:
+        """Whether a token says that there is something the caller may not do."""
+        return isinstance(self.caller, Caller) and self.caller.is_limited
+
+    @property
+    def visible_messages(self) -> Callable[[str, str], bool] | None:
+        """Says whether the caller may know of messages of a kind and type; None where it may know of all."""
+        return self.caller.may_see if isinstance(self.caller, Caller) and self.caller.is_limited else None
+
+    @property
     def quota(self) -> Quota:
         """How much the caller may have of the node."""
         return self.caller.quota if isinstance(self.caller, Caller) else UNLIMITED
@@ -101,6 +111,11 @@ class Call:
         if headers is not None and isinstance(caller, Caller) and caller.agent is None and not caller.is_proven:
             return Caller(headers.get("agent_id"), sid=caller.sid, quota=caller.quota)
         return caller
+
+    async def check_publisher(self) -> None:
+        """Raise Forbidden, before the body is read, for a token that may not publish to the topic."""
+        if isinstance(self.caller, Caller) and self.caller.is_proven:
+            await self.check("publish")
 
     async def check(self, action: Action, topic: str | None = None, group: str | None = None) -> None:
         """Raise Forbidden unless the caller may do this with the topic, by default the one the path names."""
@@ -123,13 +138,15 @@ class Call:
 
     async def visible(self, topics: Iterable[str]) -> set[str]:
         """Those of the topics that the caller has any right on."""
-        names = set(topics)
-        may_read = await self.readable(names)
-        return may_read | await allowed_topics(self.bus, self.caller, "publish", names - may_read)
+        return await self.bus.access.visible(self.caller, topics)
 
     async def readable(self, topics: Iterable[str]) -> set[str]:
         """Those of the topics whose events the caller may read."""
-        return await allowed_topics(self.bus, self.caller, "subscribe", topics)
+        return await self.bus.access.allowed(self.caller, "subscribe", topics)
+
+    def audit(self, action: str, about: str, *, topic: str = "") -> None:
+        """Write down that the caller changed something."""
+        self.bus.audit.did(action, self.caller, about, topic=topic)
 
     # --- the body ---
 

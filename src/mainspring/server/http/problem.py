@@ -23,8 +23,9 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
-from mainspring.bus import BusError, ExpectationFailed
+from mainspring.bus import BusError, ExpectationFailed, Forbidden
 from mainspring.errors import STATUS_OF_CODE, MainspringError
 
 logger: logging.Logger = logging.getLogger("mainspring.wire.http")
@@ -153,6 +154,9 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         return _response_of_aiohttp(request, error)
     except (ConnectionError, TimeoutError):
         raise  # the peer is gone: there is nobody to tell
+    except (HttpProcessingError, web.RequestPayloadError):
+        text = "The request cannot be read as HTTP."
+        return problem_response(400, "bad_request", text, "Send it as its headers say.")
     except Exception:
         logger.exception("an HTTP request failed by accident: %s %s", request.method, request.path)
         text = "The node failed to answer this request."
@@ -161,7 +165,7 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
 
 def cut_short(request: web.Request, response: web.StreamResponse, error: BaseException) -> web.StreamResponse:
     """End an answer that has begun and cannot be completed, so that no reader takes it for complete."""
-    if not isinstance(error, ConnectionError):
+    if not isinstance(error, ConnectionError | Forbidden):  # a right that was taken away meanwhile is no fault
         logger.error("an HTTP answer was cut short: %s", error, exc_info=error)
     if request.transport is not None:
         request.transport.abort()

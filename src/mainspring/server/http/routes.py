@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import hdrs, web
 from aiohttp.typedefs import Middleware
 
-from mainspring.bus import Caller
+from mainspring.bus import Caller, Forbidden
 from mainspring.server.health import Requests
 from mainspring.server.http.access import OriginCheck, while_valid
 from mainspring.server.http.call import Call, Face, json_response
@@ -132,13 +132,19 @@ def _handler(face: Face, operation: Operation) -> Any:
             call.caller = await face.identify(request)
             if isinstance(call.caller, Caller):
                 call.bus.quotas.assign(call.caller, request.remote or "")
-        with call.quota.holding("streams" if operation.lasts else "requests"):
-            if operation.lasts:
-                async with while_valid(call.caller, call.bus.clock, lambda: _abort(request)):
-                    result = await operation.handler(call)
-            else:
-                result = await operation.handler(call)
+        try:
+            with call.quota.holding("streams" if operation.lasts else "requests"):
+                result = await carry_out(call, request)
+        except Forbidden as error:
+            call.bus.audit.refused("right_refused", call.caller, f"{request.method} {request.path}", error.message)
+            raise
         return result if isinstance(result, web.StreamResponse) else json_response(result)
+
+    async def carry_out(call: Call, request: web.Request) -> Any:
+        if not operation.lasts:
+            return await operation.handler(call)
+        async with while_valid(call.caller, call.bus.clock, lambda: _abort(request)):
+            return await operation.handler(call)
 
     return handle
 

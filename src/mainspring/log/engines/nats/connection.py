@@ -29,7 +29,7 @@ from mainspring.backoff import Backoff
 from mainspring.errors import SettingError
 from mainspring.log.contract import FormatError, LogUnavailable
 from mainspring.log.engines.nats.address import CONNECT_SECONDS, NatsAddress, client_options
-from mainspring.loop import BackgroundTasks, reject, resolve
+from mainspring.loop import BackgroundTasks, reject, resolve, time_limit
 
 OLDEST_SERVER: Final = (2, 10)
 _AGAIN: Final = Backoff(first_ms=100, longest_ms=2_000)
@@ -98,7 +98,7 @@ class ServerLink:
         self._waiting[token] = (subject, answer)
         try:
             await self.client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
-            async with asyncio.timeout(seconds):
+            async with time_limit(seconds):
                 message = await answer
         except (nats.errors.ConnectionClosedError, nats.errors.OutboundBufferLimitError, OSError) as error:
             if isinstance(error, TimeoutError):

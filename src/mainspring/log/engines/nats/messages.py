@@ -30,7 +30,7 @@ from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConne
 from mainspring.log.engines.nats.encoding import StreamEnvelope
 from mainspring.log.engines.nats.history import StreamMessage, other_history
 from mainspring.log.engines.nats.replica import ApplyOutcome
-from mainspring.loop import reject, resolve
+from mainspring.loop import reject, resolve, time_limit
 
 PULL: Final = 128  # messages asked for at a time
 PULL_BYTES: Final = 16 << 20  # and of no more than that, so that big messages do not fill the memory
@@ -124,7 +124,7 @@ class StreamFollower:
                     await self._pull(link, inbox)
                 self._wake.clear()
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(HEARTBEAT_SECONDS):
+                    async with time_limit(HEARTBEAT_SECONDS):
                         await self._wake.wait()
                 if link.lost.is_set():
                     raise LinkLost
@@ -330,7 +330,7 @@ class Sender:
     async def outcome(self, sent: SentMessage) -> ApplyOutcome:
         """Wait until the message is applied here. Raises `InDoubt` when that takes too long."""
         try:
-            async with asyncio.timeout_at(sent.deadline):
+            async with time_limit(sent.deadline - asyncio.get_running_loop().time()):
                 outcome = await asyncio.shield(sent.applied)
         except TimeoutError:
             raise InDoubt(

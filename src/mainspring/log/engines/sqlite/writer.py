@@ -422,14 +422,17 @@ def ask(connection: sqlite3.Connection, template: str, asked: Iterable[Place]) -
 
 _BUSY, _READONLY, _IOERR, _CORRUPT, _FULL, _CANTOPEN, _NOTADB = 5, 8, 10, 11, 13, 14, 26  # as SQLite numbers them
 
+_UNREADABLE = (  # a passing error of the disk looks like that, too
+    "run `mainspring log check`: if it finds nothing, the disk had a passing error; otherwise restore from a backup"
+)
 _MEANING = {
     _BUSY: ("another program is writing to the log's file", "end that program: only the node may write"),
     _FULL: ("the disk is full", "free some space; writing goes on by itself"),
     _IOERR: ("the disk reported an error", "check the disk and the file system; writing goes on when it works again"),
     _CANTOPEN: ("the log's file cannot be opened", "check that the data directory exists and is writable"),
     _READONLY: ("the log's file cannot be written", "check the permissions of the data directory"),
-    _CORRUPT: ("the log's file is damaged", "run `mainspring log check`, then restore from a backup"),
-    _NOTADB: ("the log's file is damaged", "run `mainspring log check`, then restore from a backup"),
+    _CORRUPT: ("the log's file could not be read as it should be", _UNREADABLE),
+    _NOTADB: ("the log's file could not be read as it should be", _UNREADABLE),
 }
 
 

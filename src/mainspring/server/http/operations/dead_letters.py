@@ -92,8 +92,7 @@ async def _may_read(call: Call, topic: str) -> bool:
 
 
 async def _check_read(call: Call, topic: str) -> None:
-    await call.check("subscribe", topic)
-    await call.check("subscribe", topic + SUFFIX)
+    await call.bus.access.check_letters(topic, call.caller)
 
 
 @operation(
@@ -162,7 +161,9 @@ async def drop(call: Call) -> dict[str, Any]:
     wanted = decode_body(DropBody, await _change(call))
     if wanted == DropBody():
         raise BadFrame("which dead letters?", remedy='give offsets or a filter, or {"all": true} for all of the topic')
-    return {"topic": call.topic, "count": await call.bus.dead_letters.drop(call.topic, wanted)}
+    count = await call.bus.dead_letters.drop(call.topic, wanted)
+    call.audit("deleted", f"{count} dead letters", topic=call.topic)
+    return {"topic": call.topic, "count": count}
 
 
 async def _change(call: Call) -> bytes:

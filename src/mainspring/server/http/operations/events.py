@@ -145,6 +145,7 @@ async def publish(call: Call) -> web.Response:
 
     Answers when what the body holds is durable.
     """
+    await call.check_publisher()
     body_type, headers, expect = _body_type(call), call.request.headers, None
     if body_type in _NDJSON_TYPES:
         return await _publish_batch(call, _lines(await call.body()))
@@ -402,6 +403,7 @@ async def read_event(call: Call) -> web.Response:
     """
     form = call.accepted_type((JSON, cloudevents.STRUCTURED))
     topic, partition, offset = call.topic, call.path_integer("partition"), call.path_integer("offset")
+    await call.check("subscribe")
     count = call.bus.topics.get(topic).config.partitions
     found = await call.bus.entries(topic, partition, offset, 1, agent=call.caller) if partition < count else []
     if not found or found[0].offset != offset:
@@ -415,8 +417,8 @@ async def read_event(call: Call) -> web.Response:
 
 
 async def _range(call: Call, default_limit: int | None) -> Range:
-    count = call.bus.topics.get(call.topic).config.partitions
     await call.check("subscribe")
+    count = call.bus.topics.get(call.topic).config.partitions
     partition, limit = call.integer("partition"), call.integer("limit", least=1)
     if partition is not None and partition >= count:
         raise bad_query(f"The topic has the partitions 0 to {count - 1}.", "Ask for one of them, or for all.")
@@ -569,8 +571,8 @@ class _PatternPlace:
 
 async def _begin_stream(call: Call) -> _TopicPlace:
     """Where the reader goes on; what it brings back from an earlier connection wins over what its address says."""
-    call.bus.topics.get(call.topic)  # raises UnknownTopic
     await call.check("subscribe")
+    call.bus.topics.get(call.topic)  # raises UnknownTopic
     tails = await _tails(call, call.topic)
     brought = _brought(call)
     return _TopicPlace(_cursor_within(brought, tails) if brought else await _start_of(call, call.topic, tails))

@@ -1,7 +1,7 @@
 """Groups over HTTP: where they stand, what their members hold, moving them, forgetting them.
 
-A group belongs to a topic, so its address names both. Moving or forgetting one changes what its members get;
-everybody who may subscribe to the topic may do it.
+A group belongs to a topic, so its address names both. Moving or forgetting one changes what its members get: on a node
+with tokens it needs, besides the right to subscribe, that the group is the caller's own, or a right on it.
 """
 
 from __future__ import annotations
@@ -105,18 +105,21 @@ async def seek_group(call: Call) -> GroupStatus:
     What its members hold is given back.
     """
     group = call.request.match_info["group"]
-    await call.check("subscribe", group=group)
+    await call.bus.access.check_group(call.topic, call.caller, group)
     wanted = await call.json(SeekBody)
     start = Start(wanted.kind, wanted.value).checked()
-    return _status(await call.bus.groups.seek(call.topic, group, start, partition=wanted.partition))
+    moved = await call.bus.groups.seek(call.topic, group, start, partition=wanted.partition)
+    call.audit("changed", f"position of the group {group}", topic=call.topic)
+    return _status(moved)
 
 
 @operation("DELETE /groups/{topic}/{group}", gives("Forgotten.", status=204), errors=(404, 409, 503))
 async def delete_group(call: Call) -> web.Response:
     """Forget a group that has no members."""
     group = call.request.match_info["group"]
-    await call.check("subscribe", group=group)
+    await call.bus.access.check_group(call.topic, call.caller, group)
     await call.bus.groups.delete(call.topic, group)
+    call.audit("deleted", f"group {group}", topic=call.topic)
     return web.Response(status=204)
 
 

@@ -4,8 +4,8 @@
 of a handler is the reply message itself. An error is a problem document like every other, with the status the error
 message carries and the whole message in its member `error`, so that nothing an NDJSON client would learn is lost.
 
-A command changes something and may be anything, also `Syscall.Shutdown`. So where tokens are configured it needs the
-scope `admin`; a query needs a token. That rule is `check_message` and nothing else.
+Where tokens are configured a message needs a scope for its type (`Access.check_message`), and a token is shown the
+headers of messages that it may send itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Caller, Forbidden, Who
+from mainspring.bus import Caller
 from mainspring.json_text import check_json
 from mainspring.kernel import HeaderView, Inspector, Kernel
 from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
@@ -30,6 +30,17 @@ DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000
 LONGEST_TIMEOUT_MS: Final = 600_000  # longer than any proxy keeps a silent request open
 
+_AUDITED: Final = frozenset(
+    f"{capability}.{name}"
+    for capability, names in {
+        "Syscall": "Shutdown Restart",
+        "Bus": "CreateTopic Seek DeleteGroup Redrive DropDeadLetters Schedule Unschedule PauseSchedule ResumeSchedule",
+        "Run": "Cancel Retry Fail Bulk Fork",
+        "Beat": "Pause Resume Fork",
+        "Memory": "Delete",
+    }.items()
+    for name in names.split()
+)
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 operation: Final = Operations("messages")
@@ -77,20 +88,6 @@ class MessageProblem(ProblemDocument, frozen=True, omit_defaults=True):
 RecentMessages: type = described("RecentMessages", "Headers of messages, newest first.", messages=list[HeaderView])
 
 
-def may_command(who: Who) -> bool:
-    """Whether this caller may send commands: everybody where no token says who one is, else the scope `admin`."""
-    return not isinstance(who, Caller) or not who.is_proven or who.is_admin
-
-
-def check_message(call: Call, kind: str, type: str = "") -> None:
-    """Raise Forbidden unless the caller may send a message of this kind. An invalid token does not get this far.
-
-    A question to `Bus` is answered past the topics' own lists, so it needs the same right as a command.
-    """
-    if (kind == "command" or type.startswith("Bus.")) and not may_command(call.caller):
-        raise Forbidden("this message needs more than this token allows", remedy="use a token with the scope admin")
-
-
 def kernel_of(call: Call) -> Kernel:
     """The kernel that answers; 503 where there is none, or while it takes nothing new."""
     if call.kernel is None or not call.kernel.running or call.kernel.closing:
@@ -107,8 +104,8 @@ def kernel_of(call: Call) -> Kernel:
 async def send_message(call: Call) -> web.Response:
     """Send the kernel a command or a query."""
     wanted = await call.json(MessageBody, call.max_event_bytes)
+    call.bus.access.check_message(call.caller, wanted.kind, wanted.type)
     check_json(bytes(wanted.data), "the data", levels=MAX_DEPTH)
-    check_message(call, wanted.kind, wanted.type)
     if not is_type(wanted.type):
         raise HttpProblem(
             "bad_payload",
@@ -119,8 +116,22 @@ async def send_message(call: Call) -> web.Response:
     trace = tracing.sent_in(call.request.headers)
     id, now = wanted.id or kernel.ids(), kernel.clock.wall_ms()
     metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace)
-    answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata))
-    return json_response(encode_line(answer)) if answer.kind == "reply" else problem_of(answer)
+    answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata), call.caller)
+    _audit(call, wanted, answer)
+    if answer.kind != "reply":
+        return problem_of(answer)
+    return json_response(kernel.blobs.hide_folder(encode_line(answer)))
+
+
+def _audit(call: Call, sent: MessageBody, answer: Message) -> None:
+    """Who was refused by the one that answers, who used the rights of an admin, and who changed what others rely on."""
+    caller = call.caller
+    if answer.kind == "error":
+        data: Any = answer.data if isinstance(answer.data, dict) else {}
+        if data.get("code") == HTTPStatus.FORBIDDEN:
+            call.bus.audit.refused("right_refused", caller, sent.type, str(data.get("message")))
+    elif sent.kind == "command" and ((isinstance(caller, Caller) and caller.is_admin) or sent.type in _AUDITED):
+        call.audit("command", sent.type)
 
 
 def problem_of(error: Message) -> web.Response:
@@ -163,4 +174,5 @@ async def list_messages(call: Call) -> dict[str, list[HeaderView]]:
     """Headers of the messages that passed lately, newest first."""
     limit = call.integer("limit", least=1, most=MAX_LIMIT) or DEFAULT_LIMIT
     filters = {name: call.request.query.get(name, "") for name in ("text", "kind", "before")}
-    return {"messages": Inspector(kernel_of(call)).messages(limit=limit, **filters)}
+    found = Inspector(kernel_of(call)).messages(limit=limit, visible=call.visible_messages, **filters)
+    return {"messages": found}

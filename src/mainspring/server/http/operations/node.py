@@ -1,7 +1,8 @@
 """The node from inside, read-only: what it is doing, its numbers, the nodes beside it, and whether it lives.
 
 `GET /node` is one answer for everything a person looks at first. It says the numbers and names of this moment; payloads
-are in none of it. It also says what the caller may do, so that a page can tell before it is refused.
+are in none of it. It also says what the caller may do, so that a page can tell before it is refused. Actors, requests,
+faults, what blocked the loop and the other nodes are for those who may do everything: they tell of all parts at once.
 
 `GET /stats` and `GET /metrics` are the counters, as JSON and in Prometheus' text format. Numbers of a topic and its
 groups are for those who may read it. Totals count everything: they name nobody.
@@ -23,17 +24,16 @@ from mainspring.kernel import ActorView, FaultView, Inspector, Kernel, RequestVi
 from mainspring.loop import Blocked, Counters
 from mainspring.server.health import NodeParts, readiness, stuck_ms
 from mainspring.server.http.call import Call
-from mainspring.server.http.operations.messages import may_command
 from mainspring.server.http.problem import problem_response
 from mainspring.server.http.table import BodyContent, Operations, gives
 
 SHOWN_REQUESTS: Final = 200
 
-operation: Final = Operations("node")
+operation: Final[Operations] = Operations("node")
 
 
 class CallerView(msgspec.Struct, frozen=True):
-    """Who asks, as far as the node knows, and whether commands would be taken."""
+    """Who asks, as far as the node knows, and whether it may do everything."""
 
     agent: str | None
     proven: bool
@@ -54,7 +54,7 @@ class KernelView(msgspec.Struct, frozen=True):
 class BlockedView(msgspec.Struct, frozen=True):
     """Work that kept everything else on the node waiting, and when that was noticed (epoch ms).
 
-    `where` is the line of the program it was at. Only callers who may send commands see `where` and `stack`.
+    `where` is the line of the program it was at.
     """
 
     at: int
@@ -67,7 +67,10 @@ class BlockedView(msgspec.Struct, frozen=True):
 
 
 class NodeDetails(msgspec.Struct, frozen=True):
-    """One node. `reason` says why it is not ready. `loop` and `kernel` are null where the face serves a bus alone."""
+    """One node. `reason` says why it is not ready. `loop` and `kernel` are null where the face serves a bus alone.
+
+    `kernel` is null and `slowTurns` empty for a token without the scope `admin`.
+    """
 
     version: str
     started: int
@@ -99,7 +102,7 @@ class Nodes(msgspec.Struct, frozen=True):
 def _caller(who: Who) -> CallerView:
     if not isinstance(who, Caller):
         return CallerView(who, False, True, [])
-    return CallerView(who.agent, who.is_proven, may_command(who), list(who.scopes.names) if who.scopes else [])
+    return CallerView(who.agent, who.is_proven, not who.is_limited, list(who.scopes.names) if who.scopes else [])
 
 
 def _kernel(kernel: Kernel) -> KernelView:
@@ -108,12 +111,11 @@ def _kernel(kernel: Kernel) -> KernelView:
     return KernelView(dict(kernel.counters), kernel.liveness(), inside.actors(), requests, inside.faults())
 
 
-def _blocked(node: NodeParts, *, with_code: bool) -> list[BlockedView]:
-    """What blocked the loop lately, the latest first. Paths and lines of a program are not for every reader."""
+def _blocked(node: NodeParts) -> list[BlockedView]:
+    """What blocked the loop lately, the latest first."""
 
     def view(each: Blocked) -> BlockedView:
-        where, stack = (each.where, each.stack) if with_code else ("", "")
-        return BlockedView(each.at_ms, each.kind, each.name, each.duration_ms, each.limit_ms, where, stack)
+        return BlockedView(each.at_ms, each.kind, each.name, each.duration_ms, each.limit_ms, each.where, each.stack)
 
     return [] if node.watchdog is None else [view(each) for each in reversed(node.watchdog.blocked)]
 
@@ -131,8 +133,8 @@ async def show_node(call: Call) -> NodeDetails:
         ready.reason,
         _caller(call.caller),
         None if kernel is None else kernel.loop.counters(),
-        None if kernel is None else _kernel(kernel),
-        _blocked(node, with_code=may_command(call.caller)),
+        None if kernel is None or call.is_limited else _kernel(kernel),
+        [] if call.is_limited else _blocked(node),
     )
 
 
@@ -140,8 +142,10 @@ async def show_node(call: Call) -> NodeDetails:
 async def show_nodes(call: Call) -> Nodes:
     """The nodes that share this node's log.
 
-    As this node sees it.
+    As this node sees it. A token without the scope `admin` is shown none.
     """
+    if call.is_limited:
+        return Nodes([])
     cluster = call.kernel.cluster if call.kernel is not None else Alone()
     return Nodes(cluster.nodes(), _engine(call.face.node))
 
@@ -169,7 +173,8 @@ async def show_metrics(call: Call) -> web.Response:
     from mainspring.server.metrics import exposition
 
     visible = await call.readable({*call.bus.stats().by_topic, *(group.topic for group in call.bus.groups.infos())})
-    text, content_type = exposition(call.face.node, call.request.headers.get(hdrs.ACCEPT, ""), visible)
+    accept, named = call.request.headers.get(hdrs.ACCEPT, ""), call.visible_messages
+    text, content_type = exposition(call.face.node, accept, visible, named)
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type})
 
 

@@ -116,6 +116,8 @@ async def register_schema(call: Call) -> web.Response:
 
     201 for a new version, 200 for one that was there; both answer with it.
     """
+    call.bus.access.check_admin(call.caller, "register schemas")
+    await call.check("publish")
     given = await _body(call, RegisterBody)
     registered, is_new = await call.bus.register_schema(
         call.topic, given.schema, compatibility=given.compatibility, agent=call.caller

@@ -46,6 +46,7 @@ async def put_topic(call: Call) -> web.Response:
 
     201 for a new topic, 200 for a change (what is not mentioned stays); both answer with the settings.
     """
+    call.bus.access.check_admin(call.caller, "change topics")
     call.require_json()
     body = await call.body()
     check_text(body, "the body")

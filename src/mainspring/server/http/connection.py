@@ -1,0 +1,133 @@
+"""One HTTP connection: what aiohttp does, except where a sender half-closes or sends what is no HTTP.
+
+A sender that shuts down its side after the request (`printf ... | nc -N`) still reads: what it asked is answered, then
+the connection is closed. aiohttp takes the end of the input for the end of the connection. A sender that goes away
+while an answer is being written looks the same; there the connection is closed at once.
+
+Anybody who reaches the port can send nonsense, and should not be able to fill the log or to place something there. So
+for all of them together there is one short line in a while, which says the kind of the mistake and nothing of what was
+sent. The answer is a problem document, as everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+from aiohttp import web
+from aiohttp.web_request import BaseRequest
+
+from mainspring.server.http.problem import CODE_OF_STATUS, problem_response
+
+logger: logging.Logger = logging.getLogger("mainspring.wire.http")
+
+QUIET_S: Final = 10.0  # between two lines about requests that could not be read
+
+
+class _Complaints:
+    """Lines about what clients sent, as many as a log can bear."""
+
+    def __init__(self) -> None:
+        self._next_s = 0.0
+        self._left_out = 0
+
+    def add(self, now_s: float, what: str) -> None:
+        if now_s < self._next_s:
+            self._left_out += 1
+            return
+        more = f"; {self._left_out} more since the last such line" if self._left_out else ""
+        self._next_s, self._left_out = now_s + QUIET_S, 0
+        logger.warning("a request could not be read or answered: %s%s", what, more)
+
+
+class HttpConnection(web.RequestHandler):
+    """A connection of a client."""
+
+    __slots__ = ("_complaints", "_half_closed")
+
+    def __init__(self, server: HttpServer, complaints: _Complaints, **settings: Any) -> None:
+        super().__init__(server, **settings)
+        self._complaints = complaints
+        self._half_closed = False
+
+    def eof_received(self) -> bool | None:  # type: ignore[override]
+        """The peer sends nothing more. True: it still gets an answer."""
+        if self._is_idle or self._upgraded or self._payload_parser is not None or self._task_handler is None:
+            return None
+        if self.transport is None or self.transport.get_extra_info("sslcontext") is not None:
+            return None  # TLS cannot be closed halfway
+        current = self._current_request
+        if current is not None and current.writer.output_size:
+            return None
+        self._half_closed = True
+        self._end_incomplete()
+        return True
+
+    @property
+    def _is_idle(self) -> bool:
+        return self._waiter is not None and not self._waiter.done()
+
+    def _end_incomplete(self) -> None:
+        """What is missing of a request can no longer come."""
+        current = self._current_request
+        if current is not None and not current.content.is_eof():
+            self.force_close()
+        elif current is None and not self._is_idle and not self._force_close and self._task_handler is not None:
+            self._loop.call_soon(self._end_incomplete)  # the next request is about to begin
+
+    async def finish_response(
+        self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        finished = await super().finish_response(request, resp, start_time)
+        if self._half_closed:
+            if self._messages:
+                self._loop.call_soon(self._end_incomplete)
+            else:
+                self.close()
+        return finished
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if not isinstance(exc, ConnectionError | TimeoutError):
+            self.log_exception(exc_info=exc)
+        if request.writer.output_size > 0:
+            raise ConnectionError("an answer is on its way already")
+        kind = type(exc).__name__ if exc is not None and status < 500 else ""
+        text = f"The request cannot be read as HTTP{f' ({kind})' if kind else ''}."
+        if status >= 500:
+            text = "The node failed to answer this request."
+        response = problem_response(status, CODE_OF_STATUS.get(status, "internal"), text)
+        response.force_close()
+        return response
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """Without the text of the error: it may hold what was sent, and so a token."""
+        error = kw.get("exc_info")
+        self._complaints.add(
+            self._loop.time(), type(error).__name__ if isinstance(error, BaseException) else "an error"
+        )
+
+
+class HttpServer(web.Server):
+    """Makes the connections."""
+
+    complaints: _Complaints
+
+    def __call__(self) -> web.RequestHandler:
+        return HttpConnection(self, self.complaints, loop=self._loop, **self._kwargs)
+
+
+class HttpRunner(web.AppRunner):
+    """Runs an application on such connections."""
+
+    async def _make_server(self) -> web.Server:
+        server = await super()._make_server()
+        server.__class__ = HttpServer
+        assert isinstance(server, HttpServer)
+        server.complaints = _Complaints()
+        return server
