@@ -45,6 +45,7 @@ from mainspring.bus.errors import UnknownSchedule as UnknownSchedule
 from mainspring.bus.errors import UnknownSchema as UnknownSchema
 from mainspring.bus.errors import UnknownTopic as UnknownTopic
 from mainspring.bus.errors import UnknownType as UnknownType
+from mainspring.bus.names import SYSTEM as SYSTEM
 from mainspring.bus.protocol import BEGINNING as BEGINNING
 from mainspring.bus.protocol import LATEST as LATEST
 from mainspring.bus.protocol import EventId as EventId

@@ -13,7 +13,7 @@ and mend things. What a caller made is counted since the node started.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -57,7 +57,7 @@ class Quota:
 
     def __init__(self, quotas: Quotas | None, name: str, limits: Mapping[Counted, int], events: int, size: int) -> None:
         now_ms = 0 if quotas is None else quotas.now_ms()
-        self.name = name
+        self.name: str = name
         self.held: Counter[Counted] = Counter()
         self._quotas = quotas
         self._limits = limits
@@ -120,7 +120,7 @@ class Quotas:
     """The quotas of every caller. `refused` counts refusals, by what was asked for."""
 
     def __init__(self, settings: Settings, clock: Clock) -> None:
-        self.now_ms = clock.now_ms
+        self.now_ms: Callable[[], int] = clock.now_ms
         self.refused: Counter[str] = Counter()
         self._events = settings.quota_events_per_second
         self._bytes = settings.quota_bytes_per_second

@@ -15,12 +15,13 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.bus.access.access import Action, Caller, filter_replies, origin_of
+from mainspring.bus.access.access import NO_OWNER, Action, Caller, filter_replies, origin_of
 from mainspring.bus.access.patterns import Pattern, is_pattern
 from mainspring.bus.errors import (
     BusError,
@@ -424,12 +425,18 @@ class Session:
             reply.on_sent = lambda: self._join(frame, group)
         self._replies.flush()
 
+    async def _claim(self, group: Group) -> None:
+        with suppress(BusError):
+            await self._bus.groups.claim(group, self.caller)
+
     def _join(self, frame: SubscribeFrame, group: Group) -> None:
         key = (frame.topic, frame.group)
         self._answered(key)
         if key not in self._wanted:
             return  # unsubscribed while the group was being stored
         group = self._bus.groups.keep(group)
+        if self.caller.is_proven and self._bus.groups.owner_of(group.topic.name, group.name) == NO_OWNER:
+            self._bus.delivery.run(self._claim(group))  # it was deleted while it was being joined
         is_new = key not in self._members
         pattern = self._joined_by.get(key, "")
         if is_new:

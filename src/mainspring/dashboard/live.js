@@ -1,7 +1,7 @@
 // Live events over the bus's own protocol, with the client every other page would use.
 //
 // Following a topic takes a group, and a group outlives its connection. So each follower has a group of its own, which
-// is forgotten when it stops; groups that a closed tab left behind are forgotten by the next page that is opened.
+// is forgotten when it stops; groups that a closed tab left behind are forgotten by the next page whose token may do so.
 
 import { connect, newId } from "/client.js";
 import { groupPath } from "./api.js";
@@ -43,7 +43,7 @@ export class Live extends EventTarget {
   }
 
   async forget(topic, group) {
-    await this.api.send("DELETE", groupPath(topic, group), undefined, { keepalive: true }).catch(() => {}); // the next page tries again
+    await this.api.send("DELETE", groupPath(topic, group), undefined, { keepalive: true }).catch(() => {}); // a later page tries again
   }
 
   /** The page goes: leave at once what can be left without waiting. */

@@ -227,7 +227,7 @@ async function begin() {
     window.scrollTo(0, 0);
   });
   show();
-  await live.sweep(store.followers);
+  if (store.node?.you.admin) await live.sweep(store.followers); // with other tokens they may be somebody else's
   live.watchDeadLetters(() => store.deadLettersChanged());
 }
 

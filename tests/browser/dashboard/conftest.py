@@ -47,7 +47,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tokens]:
     """A node with tokens: one may do everything, one may only read."""
     folder = tmp_path_factory.mktemp("guarded")
     admin, kept_admin = new_token("root", ["admin"], secrets.token_bytes(32))
-    reader, kept_reader = new_token("watcher", ["subscribe:**"], secrets.token_bytes(32))
+    reader, kept_reader = new_token("watcher", ["subscribe:**", "query:**"], secrets.token_bytes(32))
     (folder / "tokens").write_text(f"{kept_admin.line()}\n{kept_reader.line()}\n")
     with serving(folder, MAINSPRING_TOKENS_FILE=str(folder / "tokens")) as node:
         yield Tokens(url_of(node), admin, reader)

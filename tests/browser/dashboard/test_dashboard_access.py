@@ -95,7 +95,8 @@ def test_the_server_refuses_what_the_page_does_not_offer(with_letters: Tokens) -
     assert call(url, "/dlq/payments/redrive", {}, reader)[0] == 403
     command = {"kind": "command", "type": "Run.Cancel", "data": {"id": "run-1"}}
     status, problem = call(url, "/messages", command, reader)
-    assert (status, problem["code"], problem["remedy"]) == (403, "forbidden", "use a token with the scope admin")
+    remedy = "use a token with the scope command:Run.Cancel"
+    assert (status, problem["code"], problem["remedy"]) == (403, "forbidden", remedy)
     assert call(url, "/messages", command)[0] == 401
     query = {"kind": "query", "type": "Run.Outcome", "data": {"id": "run-1"}}
     assert call(url, "/messages", query)[0] == 401

@@ -16,6 +16,7 @@ from mainspring.log import (
     DamagedEvent,
     FormatError,
     InDoubt,
+    LogGone,
     LogLocked,
     LogMissing,
     LogUnavailable,
@@ -48,6 +49,20 @@ async def test_a_log_made_by_a_newer_version_is_refused(server: NatsServer, name
             await open_engine(server.url(name), tmp_path).open()
     finally:
         await client.close()
+
+
+async def test_a_replica_that_is_removed_while_it_is_open_ends_the_node(
+    server: NatsServer, name: str, node: OpenNode
+) -> None:
+    one = await node(server.url(name))
+    await one.publish("x")
+    failed: list[Exception] = []
+    one.engine.on_failure(failed.append)
+    one.engine.replica.path.unlink()
+    await until(lambda: bool(failed))
+    assert isinstance(failed[0], LogGone)
+    with pytest.raises(LogUnavailable, match="while it was in use"):
+        await one.publish("y")
 
 
 async def test_a_message_of_a_newer_version_stops_an_older_node(server: NatsServer, name: str, node: OpenNode) -> None:

@@ -264,3 +264,20 @@ async def test_letters_wait_for_somebody_however_old_they_are(world: World) -> N
     await world.kill()
     await settle(60 * 86_400)
     assert await offsets(world) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("most", [2, 3], ids=["it was the last", "one is left"])
+@in_virtual_time
+async def test_attempts_are_counted_over_a_crash_also_the_one_under_way(world: World, most: int) -> None:
+    await world.create("t", maxAttempts=most)
+    peer = world.connect()
+    await peer.subscribe("t", "g", BEGINNING)
+    await world.connect().publish("t", 1)
+    assert (await peer.message())["attempt"] == 1
+    peer.nack("t", "g", 1, reason="no")
+    assert (await peer.message())["attempt"] == 2
+    await settle(0.1)
+    await world.kill()
+    peer = await subscribed(world, "g")
+    assert [m["attempt"] for m in await peer.messages()] == ([3] if most == 3 else [])
+    assert [d.attempts for d in await world.bus.dead_letters.page("t")] == ([] if most == 3 else [2])

@@ -74,3 +74,16 @@ async def test_they_are_bounded_and_can_be_off(log: Log) -> None:
     assert not await world.runtime.durable.signal("a~1", "news", 1), "only its parent starts a child"
     world = await boot(log, early_signal_ms=0)
     assert not await world.runtime.durable.signal("b", "news", 1)
+
+
+async def test_a_run_that_starts_after_a_restart_receives_what_came_before_it(log: Log) -> None:
+    clock = VirtualClock(wall_ms=1_000_000_000)
+    world = await boot(log, clock=clock)
+    assert await world.runtime.durable.signal("a", "news", 1)
+    await world.runtime.stop_service()
+    world = await boot(log, clock=clock)
+    run = world.runtime.start("two", durable=True, id="a")
+    await world.runtime.settle()
+    assert await world.runtime.durable.signal("a", "news", 2)
+    await world.runtime.settle()
+    assert run.outcome_now() == Value([1, 2])

@@ -136,17 +136,19 @@ class GroupRegistry:
             return
         batch = Batch()
         batch.put(OWNERS, key, (caller.agent or "").encode(), expect=ABSENT)
+        self._owners[key] = caller.agent or ""  # at once: it may delete the group before this is stored
         try:
             await self._log.commit(batch)
         except Refused:
             record = await self._log.get(OWNERS, key)
+            if record is not None:
+                self._owners[key] = record.value.decode()
             if record is not None and record.value.decode() != caller.agent and not may_use_any:
                 text = f"the group {group.name!r} belongs to somebody else"
                 raise Forbidden(text, remedy="use a group of your own") from None
         except MainspringError as error:
+            self._owners.pop(key, None)
             raise Unavailable(f"the group could not be stored: {error.message}", remedy=error.remedy) from error
-        else:
-            self._owners[key] = caller.agent or ""
 
     def on_owner_changed(self, record: KeptRecord) -> None:
         """A group got an owner or lost it, here or on another node."""

@@ -18,8 +18,7 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from mainspring.bus import origin_of
-from mainspring.bus.names import SYSTEM
+from mainspring.bus import SYSTEM, origin_of
 from mainspring.cli.node.log import new_log_file
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.log_options import opened, visiting

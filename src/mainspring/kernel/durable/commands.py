@@ -58,13 +58,13 @@ class CommandEntry:
     __slots__ = ("accepted", "answered", "mails", "prepared", "published", "stored", "version")
 
     def __init__(self, mail: Mail, stored: StoredCommand) -> None:
-        self.accepted = False  # until the log has it
-        self.answered = False
-        self.mails = [mail]  # the first one is dispatched; later ones only wait for its outcome
-        self.stored = stored
-        self.version = ABSENT  # of its record as this node wrote it
+        self.accepted: bool = False  # until the log has it
+        self.answered: bool = False
+        self.mails: list[Mail] = [mail]  # the first one is dispatched; later ones only wait for its outcome
+        self.stored: StoredCommand = stored
+        self.version: int = ABSENT  # of its record as this node wrote it
         self.prepared: list[Prepared] = []
-        self.published = 0
+        self.published: int = 0
 
 
 class DurableCommands:
