@@ -168,7 +168,8 @@ class SimulatedServer:
     """What listens on a host; as much of `asyncio.SimulatedServer` as programs use."""
 
     def __init__(self, network: Network, process: SimulatedProcess, host: str, factory: Factory) -> None:
-        self.process, self.host = process, host
+        self.process: SimulatedProcess = process
+        self.host: str = host
         self.closed: bool = False
         self._factory = factory
 
