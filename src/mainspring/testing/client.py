@@ -3,7 +3,7 @@
 It is the real client in a process of its own, on virtual time, connected to the real sessions and routes of the node
 through a Unix socket; so it reconnects after a crash, sends again what was not confirmed, and raises what it raises in
 production. Only this is added: a verb that is awaited on the test's loop is carried out on the loop of the clients,
-while the `Driver` lets the simulation run. Functions that are given to it (`consume`, `respond`) run there, too.
+while the `LoopDriver` lets the simulation run. Functions that are given to it (`consume`, `respond`) run there, too.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Event loops inside an event loop: virtual time for a test that runs on any asyncio loop.
 
 Each simulated process lives on a `VirtualEventLoop` of its own: the node, and the clients of the test. The loops share
-one clock and stand still until a `Driver` lets them run. It lets everything happen that can happen at this instant, in
+one clock and stand still until a `LoopDriver` lets them run. It lets everything happen that can happen at this instant, in
 all of them, and only then moves the clock to the next deadline of any. So a test may itself run under pytest-asyncio,
 anyio, unittest or plain `asyncio.run`, and nothing of the node happens behind its back; and the order of everything
 depends on the program and the seed alone.
@@ -41,7 +41,7 @@ class DidNotHappen(MainspringError, AssertionError):
     code = "did_not_happen"
 
 
-class Driver:
+class LoopDriver:
     """Lets the loops of a simulation run, and moves their clock."""
 
     def __init__(self, clock: VirtualClock) -> None:
@@ -219,7 +219,7 @@ class Driver:
 class Process:
     """One simulated process: its loop, and how others have things done there."""
 
-    def __init__(self, driver: Driver) -> None:
+    def __init__(self, driver: LoopDriver) -> None:
         self._driver = driver
         self._loop = driver.new_loop()
         self._left: set[asyncio.Task[Any]] = set()
@@ -238,7 +238,7 @@ class Process:
         return self._driver.run(self._loop, work)
 
     async def call(self, work: Coroutine[Any, Any, T], *, for_ever: bool = False) -> T:
-        """`run` for a caller on a loop of its own, who may do other things meanwhile; see `Driver.call`."""
+        """`run` for a caller on a loop of its own, who may do other things meanwhile; see `LoopDriver.call`."""
         return await self._driver.call(self._loop, work, for_ever=for_ever)
 
     def at_once(self, function: Callable[[], T]) -> T:

@@ -28,7 +28,7 @@ from mainspring.message import counted_ids
 from mainspring.node import Core
 from mainspring.settings import Settings
 from mainspring.testing import seeds
-from mainspring.testing.driving import Driver, Process
+from mainspring.testing.driving import LoopDriver, Process
 from mainspring.testing.world import World
 
 
@@ -109,7 +109,7 @@ class Simulation:
         self._settings = settings
         self._engine = MemoryEngine()
         self._lives = 0
-        self.driver: Driver = Driver(self.clock)
+        self.driver: LoopDriver = LoopDriver(self.clock)
         self._dead: list[Process] = []
         self._clients: Process | None = None
 

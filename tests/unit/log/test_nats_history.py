@@ -11,7 +11,7 @@ pytest.importorskip("nats")
 from mainspring.log import Receipt, Refused
 from mainspring.log.contract import Result
 from mainspring.log.engines.nats.encoding import COMMIT, StreamEnvelope
-from mainspring.log.engines.nats.history import RESTART, History, StreamMessage
+from mainspring.log.engines.nats.history import RESTART, SeenHistory, StreamMessage
 
 Applied = tuple[StreamMessage, list[Result]]
 
@@ -24,9 +24,9 @@ def applied(count: int, start: int = 1) -> list[Applied]:
     return [(message(seq), [Receipt(((0, seq, False),))]) for seq in range(start, start + count)]
 
 
-def history(work: list[Applied], *sizes: int) -> History:
+def history(work: list[Applied], *sizes: int) -> SeenHistory:
     """As it is after the work, done in groups of these sizes and the rest at once."""
-    seen = History()
+    seen = SeenHistory()
     at = 0
     for size in (*sizes, len(work)):
         if work[at : at + size]:
@@ -62,7 +62,7 @@ def test_any_difference_is_a_difference_for_good(at: int, kind: str) -> None:
 
 def test_a_history_that_was_not_followed_from_the_start_has_a_digest_from_the_next_restart_on() -> None:
     whole = history(applied(RESTART + 10))
-    late = History(RESTART - 5)
+    late = SeenHistory(RESTART - 5)
     late.move(late.after(applied(5, RESTART - 4)))
     assert late.digest == b""
     late.move(late.after(applied(10, RESTART + 1)))

@@ -41,7 +41,7 @@ State = Literal["running", "blocked", "value", "failed", "cancelled"]
 
 
 @dataclass(frozen=True)
-class Filter:
+class RunFilter:
     """Which runs are meant."""
 
     state: Annotated[State | None, typer.Option(help="Only runs in this state.")] = None
@@ -60,7 +60,7 @@ STILL = {"running": "still running", "blocked": "blocked"}
 @app.command("list")
 def list_runs(
     *,
-    which: Filter,
+    which: RunFilter,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     as_json: JsonOption = False,
     log: LogOptions,
@@ -219,7 +219,7 @@ def cancel(
     run_id: OneArgument = None,
     reason: Annotated[str, typer.Option(help="Kept with the outcome; JSON or plain text.")] = "null",
     *,
-    which: Filter,
+    which: RunFilter,
     as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
@@ -240,7 +240,7 @@ def fail(
     run_id: OneArgument = None,
     why: Annotated[str, typer.Option(help="Kept with the outcome. A blocked run says what blocks it.")] = "",
     *,
-    which: Filter,
+    which: RunFilter,
     as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
@@ -260,7 +260,7 @@ def retry(
         typer.Option(help="Of the journal: all; what fits the program, of a blocked run; nothing, to begin anew."),
     ] = "all",
     *,
-    which: Filter,
+    which: RunFilter,
     as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
@@ -278,7 +278,7 @@ def _bulk(
     node: WireOptions,
     action: str,
     done: str,
-    which: Filter,
+    which: RunFilter,
     as_json: bool,
     **more: Any,
 ) -> None:

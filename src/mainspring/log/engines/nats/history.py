@@ -63,7 +63,7 @@ def other_history(seq: int, ours: str, theirs: str) -> OtherHistory:
     )
 
 
-class History:
+class SeenHistory:
     """The digest at the last message applied, and at those shortly before. One thread moves it, others may look."""
 
     def __init__(self, seq: int = 0, mark: str = "", digest: bytes = b"") -> None:

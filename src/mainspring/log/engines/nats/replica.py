@@ -39,7 +39,7 @@ from mainspring.log.contract import (
 )
 from mainspring.log.engines.nats import encoding
 from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
-from mainspring.log.engines.nats.history import History, StreamMessage
+from mainspring.log.engines.nats.history import SeenHistory, StreamMessage
 from mainspring.log.engines.sqlite.engine import SqliteEngine
 from mainspring.log.engines.sqlite.files import look_at_wal, refuse_foreign_wal
 from mainspring.log.engines.sqlite.plan import CommitPlan
@@ -108,7 +108,7 @@ class ReplicaWriter(SqliteWriter):
         self.me = ""  # the name under which this node writes
         self._connection.executescript(_TABLES)
         self.state: ReplicaState = ReplicaState()
-        self.history: History = History()
+        self.history: SeenHistory = SeenHistory()
         self._writers: dict[str, tuple[int, int]] = {}
         self._believe_file()
 
@@ -116,7 +116,7 @@ class ReplicaWriter(SqliteWriter):
         kept = dict(self._connection.execute("SELECT name, value FROM replica").fetchall())
         made = kept.pop("snapshot", None)
         self.state = ReplicaState(**kept, snapshot=None if made is None else encoding.decode_snapshot(made))
-        self.history = History(self.state.applied, self.state.mark, self.state.digest)
+        self.history = SeenHistory(self.state.applied, self.state.mark, self.state.digest)
         rows = self._connection.execute("SELECT writer, number, ts FROM writers").fetchall()
         self._writers = {writer: (number, ts) for writer, number, ts in rows}
 
