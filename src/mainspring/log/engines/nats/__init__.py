@@ -8,6 +8,7 @@
 | stream | the stream that is the log: making it, finding it, its settings, what an acknowledgement means |
 | encoding | how a commit looks in the stream |
 | messages | storing one message for certain, or saying exactly what is known; receiving all, each once, in order |
+| history | which messages a node has seen, and whether servers and other nodes have the same history |
 | replica | this node's copy of the log, a SQLite file |
 | snapshots | whole replicas in the object store, and dropping messages that they replace |
 
