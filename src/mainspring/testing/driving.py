@@ -1,10 +1,10 @@
 """Event loops inside an event loop: virtual time for a test that runs on any asyncio loop.
 
 Each simulated process lives on a `VirtualEventLoop` of its own: the node, and the clients of the test. The loops share
-one clock and stand still until a `LoopDriver` lets them run. It lets everything happen that can happen at this
-instant, in all of them, and only then moves the clock to the next deadline of any. So a test may itself run under pytest-asyncio,
-anyio, unittest or plain `asyncio.run`, and nothing of the node happens behind its back; and the order of everything
-depends on the program and the seed alone.
+one clock and stand still until a `LoopDriver` lets them run. It lets everything happen that can happen at this instant,
+in all of them, and only then moves the clock to the next deadline of any. So a test may itself run under
+pytest-asyncio, anyio, unittest or plain `asyncio.run`, and nothing of the node happens behind its back; and the order
+of everything depends on the program and the seed alone.
 
 Who waits moves time: `call` is awaited on the test's own loop and drives while it waits. Several calls that are
 awaited together (`asyncio.gather`) begin at the same instant. A call that may wait for ever (the next event of a
