@@ -206,7 +206,7 @@ def test_a_node_with_tokens_answers_who_has_one(elsewhere: Path) -> None:
         agent: json.loads(
             mainspring("token", "new", "--agent", agent, "--scope", scope, "--file", str(lines), "--json").stdout
         )["token"]
-        for agent, scope in (("ada", "admin"), ("bob", "publish:orders"))
+        for agent, scope in (("ada", "admin"), ("bob", "query:Small.*"))
     }
     with serving(elsewhere, "small:app", env={"MAINSPRING_TOKENS_FILE": str(lines)}) as node:
         at = ("--url", url_of(node))
@@ -220,5 +220,6 @@ def test_a_node_with_tokens_answers_who_has_one(elsewhere: Path) -> None:
             assert "token" in second
         assert mainspring(*query, *at, "--token", made["bob"]).stdout == "4\n"
         first, second = mainspring(*command, *at, env={"BUS_TOKEN": made["bob"]}, code=1).stderr.splitlines()
-        assert "admin" in second
+        assert "'bob' may not send the command Memory.Set" in first
+        assert "command:Memory.Set" in second
         mainspring(*command, *at, env={"BUS_TOKEN": made["ada"]})

@@ -51,8 +51,8 @@ def test_init_makes_the_file_and_check_leaves_it_as_it_is(elsewhere: Path) -> No
     assert "there already" in mainspring("engine", "init").stdout
     before = everything_in(elsewhere)
     found = checked(code=0)
-    assert (found["log"], found["format"], found["durable"], found["loss_window_s"]) == (True, 1, True, 0)
-    assert "log           there, format 1" in mainspring("engine", "check").stdout
+    assert (found["log"], found["format"], found["durable"], found["loss_window_s"]) == (True, 2, True, 0)
+    assert "log           there, format 2" in mainspring("engine", "check").stdout
     assert everything_in(elsewhere) == before
 
 
