@@ -420,7 +420,7 @@ class Loop:
         self._host: EventLoopHost | None = None
         self._asleep = False  # attached, with no slice running or on its way
         self._signalled = False  # another thread has already knocked
-        self._late = 0  # how many wait until what has arrived is read
+        self._late: dict[Callable[[], None], None] = {}  # what waits until what has arrived is read
         self._arrival = threading.Event()  # wakes a bare driver that waits
         self._waiters: list[asyncio.Future[None]] = []
         self._on_active: Callable[[], object] | None = None
@@ -521,12 +521,13 @@ class Loop:
         host = self._host
         if host is None or host.moved_by_hand:
             return False
-        self._late += 1
 
         def read() -> None:
-            self._late -= 1
-            call()
+            if read in self._late:  # else the host was left before, and it was called then
+                del self._late[read]
+                call()
 
+        self._late[read] = None
         after_reading(host.aio, read)
         return True
 
@@ -560,7 +561,7 @@ class Loop:
     def why_alive(self) -> dict[str, int]:
         """What keeps the loop alive, counted by reason; empty when quiescent."""
         reasons = {
-            "ready": len(self._lanes) + len(self._completions) + self._late,
+            "ready": len(self._lanes) + len(self._completions) + len(self._late),
             "timers": self._timers.keeping_alive,
             **self._holds,
         }
@@ -658,6 +659,8 @@ class Loop:
         self._asleep = False
         if host is not None:
             host.leave()
+        for read in list(self._late):  # nobody reads any more
+            read()
         self._settle(LoopStalled("the loop was detached while its quiescence was awaited", remedy="detach it later"))
 
     @contextmanager

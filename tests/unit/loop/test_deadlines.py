@@ -92,3 +92,29 @@ def test_a_clock_that_a_test_moves_by_hand_is_never_late() -> None:
         return judged
 
     assert asyncio.run(main()) == ["lease"]
+
+
+def test_a_late_timeout_of_a_host_that_ends_is_judged_by_the_next() -> None:
+    """The event loop that was to go round a while before the timeout is judged was closed instead."""
+    clock, fired = VirtualClock(), list[str]()
+    loop = Loop(clock)
+
+    async def begin() -> None:
+        loop.attach()
+        loop.schedule(5, fired.append, "late", kind="timeout")
+        await asyncio.sleep(0)
+        stall(100)
+        loop.post(fired.append, "turn")
+        while not fired:
+            await asyncio.sleep(0)
+        assert fired == ["turn"]
+
+    async def finish() -> None:
+        loop.attach()
+        while len(fired) < 2:
+            await asyncio.sleep(0)
+
+    for main in (begin, finish):
+        with asyncio.Runner(loop_factory=lambda: VirtualEventLoop(clock)) as runner:
+            runner.run(main())
+    assert fired == ["turn", "late"]
