@@ -75,8 +75,12 @@ def owners(node: ServedNode, count: int) -> dict[str, str]:
     return {f"run-{n}": state_of(node, f"run-{n}").get("owner", "") for n in range(count)}
 
 
-def once(node: ServedNode, paths: Iterable[str]) -> bool:
-    return all(say(node, "query", "Beat.Read", path=path)["value"] == 1 for path in paths)
+def seen(node: ServedNode, paths: Iterable[str]) -> dict[str, Any]:
+    return {path: say(node, "query", "Beat.Read", path=path)["value"] for path in paths}
+
+
+def seen_all(node: ServedNode, paths: Iterable[str]) -> bool:
+    return all(seen(node, paths).values())
 
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
@@ -117,7 +121,8 @@ def test_runs_and_beats_go_on_when_their_node_does_not(place: Site, how: str) ->
         say(each, "command", "Beat.Signal", signal=f"/jobs/{3 + living.index(each)}")
     paths = ("/seen/jobs/1", "/seen/jobs/2", *(f"/shipped/{n}" for n in range(count)), "/seen/jobs/3")
     for each in living:
-        eventually(partial(once, each, paths), f"everything once, as {each.process.folder.name} reads it")
+        eventually(partial(seen_all, each, paths), f"everything, as {each.process.folder.name} reads it")
+        assert seen(each, paths) == dict.fromkeys(paths, 1)
     eventually(
         lambda: len({say(each, "query", "Beat.Standing")["digest"] for each in living}) == 1, "one chain of digests"
     )
