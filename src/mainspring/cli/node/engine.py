@@ -68,8 +68,8 @@ def init(url: AddressArgument = None, config: ConfigOption = None) -> None:
     before = _inspected(settings)
     setup = EngineSetup(Path(settings.data), database=settings.mongo_db)
     for line in asyncio.run(engine_factory(settings.engine).init(settings.engine, setup)):
-        typer.echo(line)
-    typer.echo(f"the log is {'there already' if before.log and not before.missing else 'ready'}: {before.place}")
+        say(line)
+    say(f"the log is {'there already' if before.log and not before.missing else 'ready'}: {before.place}")
 
 
 @app.command()
@@ -86,7 +86,7 @@ def check(url: AddressArgument = None, as_json: JsonOption = False, config: Conf
         say_json(_as_object(found, settings))
     else:
         for line in _in_words(found, settings):
-            typer.echo(line)
+            say(line)
     if found.missing:
         raise typer.Exit(NOT_THERE)
     if found.durability is None or not found.durability.durable:

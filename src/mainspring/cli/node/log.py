@@ -19,7 +19,17 @@ import typer
 
 from mainspring.cli.support.log_options import FileOptions, LogOptions, existing_file, opened, reading, stored, visiting
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed, JsonOption, progress, say, say_done, say_json, table
+from mainspring.cli.support.output import (
+    CommandFailed,
+    JsonOption,
+    note,
+    progress,
+    safe,
+    say,
+    say_done,
+    say_json,
+    table,
+)
 from mainspring.errors import SettingError
 from mainspring.log import (
     CheckReport,
@@ -183,8 +193,8 @@ def recover_command(
         say_json(msgspec.structs.asdict(done) | {"file": str(path), "ok": not done.report.problems})
     else:
         for damage in done.damage:
-            typer.echo(f"damaged: {damage}")
-        typer.echo(f"{'gave up' if discard else 'brought back'} {done.commits:,} commits; as it was: {done.kept}")
+            say(safe(f"damaged: {damage}"))
+        say(f"{'gave up' if discard else 'brought back'} {done.commits:,} commits; as it was: {done.kept}")
         _print_report(path, done.report)
     if done.report.problems:
         raise typer.Exit(FOUND_DAMAGE)
@@ -224,15 +234,15 @@ def _file(name: str, mode: Literal["rb", "xb"]) -> Iterator[IO[bytes]]:
 
 
 def _print_report(path: Path, report: CheckReport) -> None:
-    typer.echo(
+    say(
         f"{path}: format {report.format}, {report.events:,} events in {report.partitions:,} partitions of "
         f"{report.topics:,} topics, {report.records:,} records, {report.marks:,} dedupe marks"
     )
     for problem in report.problems:
-        typer.echo(f"{problem.kind}: {problem.where}: {problem.detail}")
+        say(safe(f"{problem.kind}: {problem.where}: {problem.detail}"))
     if report.more_problems:
-        typer.echo(f"and {report.more_problems:,} problems more")
-    typer.echo("sound" if not report.problems else "damaged: restore from a backup, or see docs/how-to/back-up.md")
+        say(f"and {report.more_problems:,} problems more")
+    say("sound" if not report.problems else "damaged: restore from a backup, or see docs/how-to/back-up.md")
 
 
 def _print_survey(place: str, found: Survey, sizes: dict[str, int]) -> None:
@@ -258,6 +268,6 @@ def _print_moved(verb: str, moved: Moved, as_json: bool) -> None:
     if as_json:
         say_json(moved)
         return
-    typer.echo(f"{verb} {moved.events:,} events, {moved.records:,} records, {moved.marks:,} dedupe marks", err=True)
+    note(f"{verb} {moved.events:,} events, {moved.records:,} records, {moved.marks:,} dedupe marks")
     for damage in moved.damaged:
-        typer.echo(f"left out: {damage}", err=True)
+        note(safe(f"left out: {damage}"))

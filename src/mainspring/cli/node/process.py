@@ -26,6 +26,7 @@ from mainspring.errors import MainspringError
 from mainspring.loop import MonotonicClock, new_event_loop
 from mainspring.message import Message, Metadata, counted_ids, encode_data, encode_line
 from mainspring.node import Node
+from mainspring.plain_text import plain_lines
 from mainspring.settings import Settings, without_secrets
 from mainspring.telemetry import configure_logging
 
@@ -67,7 +68,8 @@ def run(read_settings: Callable[[], Settings], program: str | None) -> int:
     except MainspringError as error:
         say(boot_failed(error))
         on_one_screen = sys.stdout.isatty() and sys.stderr.isatty()
-        sys.stderr.write(f"mainspring: {'not started; the line above says why' if on_one_screen else error}\n")
+        why = "not started; the line above says why" if on_one_screen else plain_lines(error)
+        sys.stderr.write(f"mainspring: {why}\n")
         return 1
 
 
@@ -84,7 +86,7 @@ async def _serve(settings: Settings, program: str | None) -> int:
     await stopping.wait()
     await node.drain()
     if node.failure is not None:
-        sys.stderr.write(f"mainspring: {node.failure}\n")
+        sys.stderr.write(f"mainspring: {plain_lines(node.failure)}\n")
     return 0 if node.failure is None else 1
 
 

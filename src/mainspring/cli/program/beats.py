@@ -7,7 +7,6 @@ it or shares it, asks the node. `--socket` and `--url` say which node; with `--u
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from mainspring.beats.history import follow, lines_of
 from mainspring.cli.support.log_options import LogOptions, reading
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
+from mainspring.cli.support.output import note, say, say_json
 from mainspring.client import NodeRefused
 from mainspring.errors import BootError, MainspringError
 from mainspring.import_path import find_object
@@ -61,7 +61,7 @@ def _log(settings: Settings, *, write: bool = False) -> Iterator[BlockingLog]:
 
 
 def _print(value: Any) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True))
+    say_json(value, 2, sort=True)
 
 
 def _summary(beat: int, happened: dict[str, Any]) -> str:
@@ -88,7 +88,7 @@ def show(
             raise MainspringError(message, remedy=remedy, code="unknown_beat")
         if journal:
             for record in heartbeat.journal(beat).splitlines():
-                typer.echo(record.decode())
+                say_json(record)
         else:
             _print(whole)
 
@@ -125,7 +125,7 @@ def diff(
     with beats.open() as heartbeat:
         for each in heartbeat.diff(earlier, later):
             row = {"path": each.path, str(earlier): each.earlier, str(later): each.later}
-            typer.echo(json.dumps(row, ensure_ascii=False))
+            say_json(row)
 
 
 @app.command()
@@ -140,7 +140,7 @@ def watch(
     with _log(beats.load().settings) as log:
         followed = follow(log, beats.line, since, lambda: pause.wait(_WATCH_S))
         for beat, happened in itertools.islice(followed, count):
-            typer.echo(_summary(beat, happened))
+            say(_summary(beat, happened))
 
 
 @app.command()
@@ -150,7 +150,7 @@ def lines(at: LogOptions) -> None:
         for name, head in lines_of(log).items():
             origin = f"  forked from {head.parent} at beat {head.forked_at}" if head.parent else ""
             state = "  paused" if head.paused else ""
-            typer.echo(f"{name}  beat {head.beat}  {head.digest[:12]}{state}{origin}")
+            say(f"{name}  beat {head.beat}  {head.digest[:12]}{state}{origin}")
 
 
 @app.command()
@@ -160,10 +160,10 @@ def verify(beats: LineOptions) -> None:
         damaged = heartbeat.verify()
         last = heartbeat.next_beat - 1
     for beat in damaged:
-        typer.echo(f"beat {beat} is damaged; what beats made before it can be trusted")
+        say(f"beat {beat} is damaged; what beats made before it can be trusted")
     if damaged:
         raise typer.Exit(1)
-    typer.echo(f"line {beats.line} is intact up to beat {last}, digest {heartbeat.digest}")
+    say(f"line {beats.line} is intact up to beat {last}, digest {heartbeat.digest}")
 
 
 @app.command()
@@ -189,9 +189,9 @@ def replay(
         load_beats(name).install(heartbeat)
         found = heartbeat.replay(first, last)
     if found.divergence is not None:
-        typer.echo(str(found.divergence), err=True)
+        note(str(found.divergence))
         raise typer.Exit(1)
-    typer.echo(f"{found.beats} beats, {found.first} to {found.last}: identical, digest {found.digest}")
+    say(f"{found.beats} beats, {found.first} to {found.last}: identical, digest {found.digest}")
 
 
 def load_beats(program: str) -> BeatsProgram:
@@ -224,7 +224,7 @@ def signal(
         return {"beat": lands}
 
     answer = _change(beats, node, directly, "Beat.Signal", {"signal": what, "target": target, "beat": beat})
-    typer.echo(f"beat {answer['beat']}")
+    say(f"beat {answer['beat']}")
 
 
 @app.command()
@@ -246,7 +246,7 @@ def _set_paused(beats: LineOptions, node: WireOptions, *, paused: bool) -> None:
         return {"beat": heartbeat.next_beat}
 
     answer = _change(beats, node, directly, "Beat.Pause" if paused else "Beat.Resume", {})
-    typer.echo(f"{'paused' if paused else 'running'} from beat {answer['beat']} on")
+    say(f"{'paused' if paused else 'running'} from beat {answer['beat']} on")
 
 
 @app.command()
@@ -267,7 +267,7 @@ def fork(
         return {}
 
     _change(beats, node, directly, "Beat.Fork", {"at": at, "name": name})
-    typer.echo(f"line {name} continues line {beats.line} with beat {at + 1}")
+    say(f"line {name} continues line {beats.line} with beat {at + 1}")
 
 
 def _change(

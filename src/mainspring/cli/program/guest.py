@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.support.output import CommandFailed
+from mainspring.cli.support.output import CommandFailed, note
 from mainspring.guests import Guest, Limits, run_module
+from mainspring.plain_text import plain_lines
 
 
 def guest(
@@ -37,7 +38,7 @@ def guest(
             hosted.reserve(number, number)
         for name in attach or []:
             _attach(hosted, name)
-        code = run_module(module, hosted, limits, lambda topic, text: typer.echo(f"{topic}: {text}", err=True))
+        code = run_module(module, hosted, limits, lambda topic, text: note(plain_lines(f"{topic}: {text}")))
     raise typer.Exit(code)
 
 

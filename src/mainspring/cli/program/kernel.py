@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import select
 import sys
@@ -21,11 +20,12 @@ import typer
 
 from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed
+from mainspring.cli.support.output import CommandFailed, json_text, note, safe, say, say_json
 from mainspring.json_text import JsonRefused, check_json
 from mainspring.kernel import CausationNode, draw_tree
 from mainspring.loop import MonotonicClock
 from mainspring.message import MAX_DEPTH, compact
+from mainspring.plain_text import plain_lines
 
 # What every node has: listed after what its program brings, which is what people look for.
 BUILT_IN: Final = frozenset({"Syscall", "Timer", "Memory", "Event", "Bus", "Run", "Beat"})
@@ -65,7 +65,7 @@ def send(
     if isinstance(answer, dict):
         _show(answer, as_json)
     elif not as_json:
-        typer.echo(f"sent {answer}")
+        say(f"sent {answer}")
 
 
 def describe(
@@ -99,10 +99,10 @@ def described(wire: Wire, type: str) -> dict[str, Any]:
 def _show_types(wire: Wire, as_json: bool) -> None:
     for entry in sorted(listed(wire), key=lambda entry: entry["type"].partition(".")[0] in BUILT_IN):
         if as_json:
-            typer.echo(json.dumps(entry))
+            say_json(entry)
         else:
             told = f"on node {entry['node']}" if "node" in entry else entry["description"]
-            typer.echo(f"{entry['kind']:8} {entry['type']:32} {told}")
+            say(f"{entry['kind']:8} {safe(entry['type']):32} {safe(told)}")
 
 
 def _show_type(answer: dict[str, Any], as_json: bool) -> None:
@@ -110,9 +110,9 @@ def _show_type(answer: dict[str, Any], as_json: bool) -> None:
         _show(answer, as_json)
         return
     found = answer["data"]
-    typer.echo(f"{found['kind']} {found['name']}\n{found['description']}")
+    say(f"{found['kind']} {found['name']}\n{found['description']}")
     for name in ("input", "output"):
-        typer.echo(f"\n{name}:\n{json.dumps(found[name], indent=2, ensure_ascii=False)}")
+        say(f"\n{name}:\n{json_text(found[name], 2)}")
 
 
 def trace(
@@ -127,9 +127,9 @@ def trace(
     if as_json or answer["kind"] == "error":
         _show(answer, as_json)
         return
-    typer.echo(draw_tree(msgspec.convert(answer["data"]["messages"], list[CausationNode]), id))
+    say(draw_tree(msgspec.convert(answer["data"]["messages"], list[CausationNode]), id))
     if answer["data"]["truncated"]:
-        typer.echo("... (more followed; the tree does not fit one answer)")
+        say("... (more followed; the tree does not fit one answer)")
 
 
 actors: typer.Typer = Commands("List capabilities; start one again.")
@@ -141,10 +141,10 @@ def list_actors(*, node: WireOptions, as_json: JsonOption = False) -> None:
     found = node.ask("Syscall.Actors", {}, "query")["actors"]
     for each in sorted(found, key=lambda each: each["id"] in BUILT_IN):
         if as_json:
-            typer.echo(json.dumps(each))
+            say_json(each)
         else:
             counts = f"{each['open']} open, {each['waiting']} waiting, {each['restarts']} restarts"
-            typer.echo(f"{each['id']:24} {each['state']:11} {counts}")
+            say(f"{each['id']:24} {each['state']:11} {counts}")
 
 
 @actors.command()
@@ -160,9 +160,9 @@ def restart(
     """
     found = node.ask("Syscall.Restart", {"capability": capability})
     if as_json:
-        typer.echo(json.dumps(found))
+        say_json(found)
     else:
-        typer.echo(f"{capability} is started again" if found["restarted"] else f"{capability} was running")
+        say(f"{capability} is started again" if found["restarted"] else f"{capability} was running")
 
 
 def run(
@@ -177,7 +177,7 @@ def run(
     """
     failed = asyncio.run(_run(program, data))
     if failed:
-        typer.echo(f"mainspring: {failed} of the lines failed", err=True)
+        note(f"mainspring: {failed} of the lines failed")
         raise typer.Exit(1)
 
 
@@ -240,19 +240,19 @@ def _show_tools(wire: Wire, type: str | None) -> None:
         if answer["kind"] == "error":
             _show(answer, False)
         found.append(tool_from(name, answer["data"]).definition())
-    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    say_json(found, 2)
 
 
 def _show(answer: dict[str, Any], as_json: bool) -> None:
     """Print an answer; an error ends the command with exit code 1."""
     if as_json:
-        typer.echo(json.dumps(answer, ensure_ascii=False))
+        say_json(answer)
     elif answer["kind"] == "error":
         data = answer["data"]
-        typer.echo(f"mainspring: {answer['type']} {data['code']}: {data['message']}", err=True)
+        note(plain_lines(f"mainspring: {answer['type']} {data['code']}: {data['message']}"))
         if data.get("remedy"):
-            typer.echo(f"  {data['remedy']}", err=True)
+            note(f"  {safe(data['remedy'])}")
     else:
-        typer.echo(json.dumps(answer["data"], indent=2, ensure_ascii=False))
+        say_json(answer["data"], 2)
     if answer["kind"] == "error":
         raise typer.Exit(1)

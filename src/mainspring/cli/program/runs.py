@@ -19,11 +19,12 @@ import typer
 from mainspring.cli.support.log_options import LogOptions, opened, reading, stored
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed, JsonOption
+from mainspring.cli.support.output import CommandFailed, JsonOption, note, safe, say, say_json
 from mainspring.client import NodeRefused
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
 from mainspring.log import Log
+from mainspring.plain_text import plain_lines
 from mainspring.runs import History, RunRecord, Runtime
 from mainspring.runs import check as check_histories
 from mainspring.runs.durable import RunStore
@@ -69,15 +70,15 @@ def list_runs(
     found = _read(stored(log), lambda store: store.runs(**asdict(which), limit=limit))
     if as_json:
         for record in found:
-            typer.echo(msgspec.json.encode(record).decode())
+            say_json(msgspec.json.encode(record))
         return
     if not found:
-        typer.echo("no runs", err=True)
+        note("no runs")
     width = max((len(record.id) for record in found), default=2)
     programs = _programs(log) if any(record.state in UNFINISHED for record in found) else None
     for record in found:
         row = f"{record.id:{width}}  {record.state:9}  {_time(record.created)}  {record.program}"
-        typer.echo(row + (f"  waits for program {record.program}" if _is_waiting(record, programs) else ""))
+        say(safe(row + (f"  waits for program {record.program}" if _is_waiting(record, programs) else "")))
 
 
 def _programs(log: LogOptions) -> list[str] | None:
@@ -104,10 +105,10 @@ def show(run_id: IdArgument, as_json: JsonOption = False, *, log: LogOptions) ->
     """
     history = _read(stored(log), lambda store: store.history(run_id))
     if as_json:
-        typer.echo(msgspec.json.encode(history).decode())
+        say_json(msgspec.json.encode(history))
         return
     for line in timeline(history, _programs(log) if history.run.state in UNFINISHED else None):
-        typer.echo(line)
+        say(plain_lines(line))
 
 
 def timeline(history: History, programs: list[str] | None = None) -> Iterator[str]:
@@ -172,7 +173,7 @@ def start(
 ) -> None:
     """Start a durable run; prints its id."""
     given = [_json(text, "ARG") for text in args or ()]
-    typer.echo(node.ask("Run.Start", {"program": program, "args": given, "id": run_id})["id"])
+    say(node.ask("Run.Start", {"program": program, "args": given, "id": run_id})["id"])
 
 
 @app.command()
@@ -198,7 +199,7 @@ def query(
 ) -> None:
     """Ask a live run something; prints the answer as JSON."""
     asked = {"id": run_id, "name": name, "args": [_json(text, "ARG") for text in args or ()]}
-    typer.echo(msgspec.json.encode(node.ask("Run.Query", asked, "query")["value"]).decode())
+    say_json(node.ask("Run.Query", asked, "query")["value"])
 
 
 @app.command()
@@ -211,7 +212,7 @@ def update(
 ) -> None:
     """Change a live run; prints the answer as JSON. Durable when the command ends."""
     asked = {"id": run_id, "name": name, "args": [_json(text, "ARG") for text in args or ()]}
-    typer.echo(msgspec.json.encode(node.ask("Run.Update", asked)["value"]).decode())
+    say_json(node.ask("Run.Update", asked)["value"])
 
 
 @app.command()
@@ -271,7 +272,7 @@ def retry(
     if run_id is None:
         _bulk(node, "retry", "retried", which, as_json, keep=keep)
         return
-    typer.echo(node.ask("Run.Retry", {"id": run_id, "keep": keep})["id"])
+    say(node.ask("Run.Retry", {"id": run_id, "keep": keep})["id"])
 
 
 def _bulk(
@@ -296,11 +297,11 @@ def _bulk(
         if not after:
             break
     if as_json:
-        typer.echo(msgspec.json.encode({"count": count, "refused": refused}).decode())
+        say_json({"count": count, "refused": refused})
     else:
         for run_id, why in refused.items():
-            typer.echo(f"{run_id}: {why}", err=True)
-        typer.echo(f"{count} {'run was' if count == 1 else 'runs were'} {done}")
+            note(f"{safe(run_id)}: {safe(why)}")
+        say(f"{count} {'run was' if count == 1 else 'runs were'} {done}")
     if refused:
         raise typer.Exit(1)
 
@@ -314,7 +315,7 @@ def fork(
     node: WireOptions,
 ) -> None:
     """Start a new run with the first answers of another. Prints its id."""
-    typer.echo(node.ask("Run.Fork", {"id": run_id, "at": at, "newId": new_id})["id"])
+    say(node.ask("Run.Fork", {"id": run_id, "at": at, "newId": new_id})["id"])
 
 
 def _json(text: str, name: str) -> Any:
@@ -327,7 +328,7 @@ def _json(text: str, name: str) -> Any:
 def _done(happened: bool, said: str, otherwise: str) -> None:
     if not happened:
         raise NodeRefused(otherwise, remedy="`mainspring runs list` shows all")
-    typer.echo(said)
+    say(said)
 
 
 # -- checking
@@ -349,11 +350,11 @@ def check(
     verdicts = check_histories(_histories(journals), runtime.programs)
     for verdict in verdicts:
         fits = "BAD" if verdict.problem else "ok "
-        typer.echo(f"{fits}  {verdict.id}  {verdict.program}  {verdict.effects} effects")
+        say(f"{fits}  {verdict.id}  {verdict.program}  {verdict.effects} effects")
         for line in verdict.problem.splitlines():
-            typer.echo(f"       {line}")
+            say(f"       {safe(line)}")
     bad = sum(bool(verdict.problem) for verdict in verdicts)
-    typer.echo(f"{len(verdicts)} journals, {bad} do not fit", err=True)
+    note(f"{len(verdicts)} journals, {bad} do not fit")
     if bad or not verdicts:
         raise typer.Exit(1)
 
