@@ -24,6 +24,8 @@ from mainspring.kernel.blobs import Blob, BlobPointer, BlobUnavailable, read_blo
 from mainspring.kernel.capability import Capability, Handler, Isolation, RestartPolicy, handler_from
 from mainspring.kernel.context import BlockingContext, Context
 from mainspring.kernel.contracts import Contract
+from mainspring.kernel.durable.record import SPACE as COMMANDS
+from mainspring.kernel.durable.record import read_command
 from mainspring.kernel.errors import BadOutput, CapabilityError, NotConfigured, WaitsForItself, refusal
 from mainspring.kernel.inspect import (
     ActorView,
@@ -39,6 +41,7 @@ from mainspring.kernel.kernel import DEFAULT_TIMEOUT_MS, PHASES, Kernel
 from mainspring.kernel.mail import Mail, Origin
 
 __all__ = [
+    "COMMANDS",
     "DEFAULT_TIMEOUT_MS",
     "PHASES",
     "Actor",
@@ -73,5 +76,6 @@ __all__ = [
     "draw_tree",
     "handler_from",
     "read_blob",
+    "read_command",
     "refusal",
 ]

@@ -27,7 +27,7 @@ from mainspring.bus.access import Token, TokenSource
 from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
-from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, open_engine
+from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, Unreadable, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.batches import BatchConsuming
@@ -42,6 +42,7 @@ from mainspring.node.declarations import (
     schedule_consumers,
 )
 from mainspring.node.patterns import PatternConsuming
+from mainspring.node.stored_records import read_with_care
 from mainspring.node.tasks import NodePort
 from mainspring.private_files import narrow
 from mainspring.runs import Runtime
@@ -129,6 +130,9 @@ class Core:
             phases = self.kernel.phases
             self.bus.delivery.hold()
             await self._undo_later(self.bus.start, self.bus.stop)
+            for unreadable in self.log.records.found.values():
+                self._note_unreadable(unreadable)
+            self.log.records.on_found = self._note_unreadable
             if self.app is not None:
                 self.declarations = Declarations(self.app, self.bus, self.log, self.loop, self.cluster)
                 await self._undo_later(self.declarations.settle_topics, self.declarations.stop)
@@ -293,6 +297,7 @@ class Core:
             narrow(Path(settings.data))
         engine = self._engine or open_engine(settings.engine, settings.data, self.clock, database=settings.mongo_db)
         self.log: Log = Log(engine)
+        read_with_care(self.log)
         await with_patience(self.log.open, self.loop, settings.wait_for_engine)
         self._undo.push_async_callback(self.log.close)
         if isinstance(engine, FallibleEngine):
@@ -339,6 +344,9 @@ class Core:
         for action, tokens in (("token_added", new), ("token_removed", gone)):
             for token in tokens:
                 self.bus.audit.did(action, token.agent, token.id)
+
+    def _note_unreadable(self, found: Unreadable) -> None:
+        self.bus.audit.did("record_set_aside", about=f"{found.space}: {found.key}", reason=found.why)
 
     def _must_end(self, error: MainspringError) -> None:
         """This node cannot go on; somebody has to start it again."""

@@ -91,7 +91,7 @@ class Journal:
         found = await self.commits.find_one({"_id": document["_id"]}, {"token": 1})
         if found is None:
             return None
-        if found["token"] != document["token"]:
+        if found.get("token") != document["token"]:
             return False
         # It is at the primary. A majority has it once a majority has something that came after it.
         await self._meta.update_one({"_id": "settled"}, {"$set": {"token": document["token"]}}, upsert=True)
@@ -121,17 +121,14 @@ class Journal:
 
     async def _read(self, number: int) -> JournalEntry | None:
         found = await self.commits.find_one({"_id": docs.commit_id(number)})
-        if found is None:
-            return None
-        body = docs.decode_body(found["body"], found["format"])
-        return JournalEntry(number, found["node"], found["token"], found["at"], body)
+        return None if found is None else docs.entry_of(number, found)
 
     # -- how far it is applied, and how far it is gone
 
     async def reached(self, name: Literal["applied", "floor"]) -> tuple[int, int]:
         """Number and last version of the entry up to which all are in the collections, or are deleted."""
         found = await self._meta.find_one({"_id": name})
-        return (found["number"], found["version"]) if found else (0, 0)
+        return (int(found["number"]), int(found["version"])) if found else (0, 0)
 
     async def set_applied(self, number: int, version: int) -> None:
         self._step("applied")

@@ -57,7 +57,7 @@ def _format_of(path: Path) -> int:
 
 
 class LogProblem(msgspec.Struct, frozen=True):
-    """`kind` is stable: structure, event, order, total, tail, record, version, mark, orphan, wal."""
+    """`kind` is stable: structure, event, order, total, tail, record, version, mark, orphan, wal, unreadable."""
 
     kind: str
     where: str

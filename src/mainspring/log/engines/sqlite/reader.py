@@ -13,6 +13,7 @@ from itertools import repeat
 from pathlib import Path
 
 from mainspring.log.contract import (
+    ABSENT,
     Bounds,
     DamagedEvent,
     DamagedRecord,
@@ -227,6 +228,10 @@ def _pieces(lengths: Iterator[int], joined: bytes) -> Iterator[bytes | None]:
 
 
 def _checked(space: str, key: str, version: int, crc: int, value: bytes) -> Record:
-    if record_checksum(space, key, version, value) != crc:
-        raise DamagedRecord(space, key)
+    try:
+        is_sound = record_checksum(space, key, version, value) == crc
+    except TypeError:  # a value that is no blob
+        is_sound = False
+    if not is_sound:
+        raise DamagedRecord(space, key, version if isinstance(version, int) else ABSENT)
     return Record(key, value, version)
