@@ -27,7 +27,17 @@ from mainspring.bus.access import Token, TokenSource
 from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
-from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, Unreadable, open_engine
+from mainspring.log import (
+    Append,
+    DamagedRecord,
+    Engine,
+    FallibleEngine,
+    Log,
+    LogGone,
+    Prepared,
+    Unreadable,
+    open_engine,
+)
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.batches import BatchConsuming
@@ -417,8 +427,13 @@ class Core:
 
     async def _start_beats(self) -> None:
         programs = None if self.declarations is None else self.declarations.programs
-        await self.heartbeat.open(programs, able=self._has_beats)
         self._undo.push_async_callback(self.heartbeat.aclose)
+        try:
+            await self.heartbeat.open(programs, able=self._has_beats)
+        except DamagedRecord as error:  # a beat must not go on from a state that is not whole; the rest of the node may
+            logger.error("there are no beats on this node: %s", error)
+            self._note_unreadable(Unreadable(error.space, error.key, error.version, "there are no beats without it"))
+            return
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
         for declared in self.app.beats.topics if self.app else ():
             await self.bus.ensure_topic(declared.topic)

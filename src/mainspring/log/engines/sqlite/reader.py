@@ -32,7 +32,7 @@ from mainspring.log.engines.sqlite.schema import (
     connect_reader,
     event_checksum,
     is_sound_mark,
-    record_checksum,
+    is_sound_record,
 )
 
 PAGE_ROWS = 256
@@ -228,10 +228,6 @@ def _pieces(lengths: Iterator[int], joined: bytes) -> Iterator[bytes | None]:
 
 
 def _checked(space: str, key: str, version: int, crc: int, value: bytes) -> Record:
-    try:
-        is_sound = record_checksum(space, key, version, value) == crc
-    except TypeError:  # a value that is no blob
-        is_sound = False
-    if not is_sound:
+    if not is_sound_record(space, key, version, value, crc):
         raise DamagedRecord(space, key, version if isinstance(version, int) else ABSENT)
     return Record(key, value, version)
