@@ -151,7 +151,7 @@ class Bus:
         )
         role = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
-            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics
+            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics, self.groups.expire
         )
         self._sessions: set[Session] = set()
         self._state: Literal["new", "ready", "draining", "stopped"] = "new"

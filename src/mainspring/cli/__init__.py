@@ -17,9 +17,8 @@ from typing import Final, NoReturn
 
 from mainspring.cli.node.quick_serve import plain_serve
 from mainspring.errors import MainspringError
-from mainspring.plain_text import plain
+from mainspring.plain_text import plain_lines
 
-_LINES: Final = "\n\t"
 # A token, and the password in an address, as they stand among the arguments: each argument ends with a zero byte.
 _SECRETS: Final = re.compile(rb"(?<=\0--token[=\0])[^\0]+|(?<=://)[^\0/@]*(?=@)|(?<=[?&]token=)[^\0&]+")
 _ARG_START: Final = 45  # where /proc/self/stat says at which address the arguments begin, behind the command's name
@@ -52,9 +51,9 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
         app(arguments, prog_name="mainspring")
     except MainspringError as error:
-        sys.stderr.write(f"mainspring: {plain(error.message, _LINES)}\n")  # a node's error may hold what others sent
+        sys.stderr.write(f"mainspring: {plain_lines(error.message)}\n")  # a node's error may hold what others sent
         if error.remedy:
-            sys.stderr.write(f"  {plain(error.remedy, _LINES)}\n")
+            sys.stderr.write(f"  {plain_lines(error.remedy)}\n")
         sys.exit(1)
     except KeyboardInterrupt:  # so early that no command had begun
         sys.exit(130)
