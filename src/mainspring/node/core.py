@@ -25,11 +25,12 @@ from mainspring.builtin import KernelPort, beat_capability, bus_capability, kern
 from mainspring.bus import Bus, Checker, Published
 from mainspring.bus.access import Token, TokenSource
 from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
+from mainspring.codec import Encoding
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
-from mainspring.message import Ids, Message, encode_data
+from mainspring.message import Ids, Message, encode_bytes
 from mainspring.node.batches import BatchConsuming
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
@@ -41,6 +42,7 @@ from mainspring.node.declarations import (
     refuse_former_groups,
     schedule_consumers,
 )
+from mainspring.node.encoded_log import EncodedLog
 from mainspring.node.patterns import PatternConsuming
 from mainspring.node.tasks import NodePort
 from mainspring.private_files import narrow
@@ -72,6 +74,10 @@ def _version() -> str:
     from importlib.metadata import version
 
     return version("mainspring")
+
+
+def _sealed_text(encoding: Encoding, payload: Any) -> bytes:
+    return encoding.seal(encode_bytes(payload))
 
 
 class Core:
@@ -113,6 +119,7 @@ class Core:
         self._on_shutdown: Callable[[], None] = lambda: None
         self._about = About()
         self._built_in: set[str] = set()
+        self._text_of: Callable[[Any], bytes] = encode_bytes  # of a payload that the program publishes
         self.failure: MainspringError | None = None  # why the node stops although nobody told it to
 
     async def boot(self, on_ready: Callable[[Message], object] = lambda _: None) -> Message:
@@ -211,6 +218,9 @@ class Core:
 
     async def _load(self) -> None:
         settings, app = self.settings, self.app
+        encoding = None if app is None else app.encoding
+        if encoding is not None:
+            self._text_of = functools.partial(_sealed_text, encoding)
         self.loop.attach()
         self._undo.callback(self.loop.detach)
         self._undo.callback(self.threads.close)
@@ -261,15 +271,15 @@ class Core:
             threads=self.threads,
         )
         self.kernel.trace_more = RunTraces(self.runtime)
-        port = TracedPort(self.bus, self.kernel, self.versions)
-        self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
+        port = TracedPort(self.bus, self.kernel, self.versions, encoding)
+        self.runtime.connect(ask=KernelPort(self.kernel, encoding), publish=port, events=port)
         if app is not None:
             install_effects(self.runtime, app.tasks, port)
         self.heartbeat: Heartbeat = self._heartbeat()
         self.kernel.register(
             *kernel_capabilities(self.kernel),
             bus_capability(self.bus),
-            run(self.kernel, self.runtime),
+            run(self.kernel, self.runtime, encoding),
             beat_capability(self.heartbeat, self.kernel),
         )
         self._built_in = self.kernel.ids_taken
@@ -292,7 +302,8 @@ class Core:
         if self._engine is None and settings.engine != "memory":
             narrow(Path(settings.data))
         engine = self._engine or open_engine(settings.engine, settings.data, self.clock, database=settings.mongo_db)
-        self.log: Log = Log(engine)
+        encoding = None if self.app is None else self.app.encoding
+        self.log: Log = Log(engine) if encoding is None else EncodedLog(engine, encoding)
         await with_patience(self.log.open, self.loop, settings.wait_for_engine)
         self._undo.push_async_callback(self.log.close)
         if isinstance(engine, FallibleEngine):
@@ -371,6 +382,7 @@ class Core:
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
         parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads, "random": self._random}
+        parts["encoding"] = app.encoding
         consumers = app.surrounded((*app.consumers, *schedule_consumers(app)))
         refuse_shared_groups(consumers)
 
@@ -447,7 +459,7 @@ class Core:
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
         options["headers"] = self.versions.headers(topic, with_causation(options.get("headers")))
-        published = await self.bus.publish(topic, bytes(encode_data(payload)), **options)
+        published = await self.bus.publish(topic, self._text_of(payload), **options)
         note_event(self.kernel, topic, published.id, published.ts, options.get("headers"))
         return published
 
@@ -457,7 +469,7 @@ class Core:
             return None
         key, headers, id = options.get("key"), self.versions.headers(topic, options["headers"]), options["id"]
         ttl = options.get("ttl", 0)
-        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id, ttl=ttl)
+        prepared = self.bus.prepare(topic, self._text_of(payload), key=key, headers=headers, id=id, ttl=ttl)
         (append,) = (operation for operation in prepared.operations if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)
         return prepared, Published(topic, append.partition, 0, id, append.ts)
