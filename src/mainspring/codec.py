@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
@@ -26,6 +27,7 @@ MEMBER: Final = "$encoded"
 KEY_MEMBER: Final = "key"
 _START: Final = b'{"$encoded"'
 _ANYWHERE: Final = b'"$encoded"'
+_MARKS: Final = re.compile(rb'\{"\$encoded":"[A-Za-z0-9+/=]*","key":"(?:[^"\\]|\\.)*"\}')
 _PLAIN: Final = (b"null", b"{}")  # nothing that could be hidden; null also deletes a key of a compacted topic
 _BUILT_IN: Final = frozenset({"Beat", "Bus", "Event", "Memory", "Run", "Sys", "Syscall", "Timer"})
 _MEMBERS: Final = {  # of built-in messages, what is the program's
@@ -137,6 +139,10 @@ class Encoding:
                 f"what was encoded with the key {mark.key!r} could not be decoded: {type(error).__name__}",
                 remedy="give the codec this key, or see whether the payload was changed",
             ) from error
+
+    def reencode(self, text: bytes) -> bytes:
+        """JSON text in which everything that is encoded is encoded with the current key. Raises CodecError."""
+        return _MARKS.sub(lambda found: self.seal(self.open(found[0])), text) if _ANYWHERE in text else text
 
     # -- values
 
