@@ -52,7 +52,9 @@ class Codec(Protocol):
     """
 
     @property
-    def key_id(self) -> str: ...
+    def key_id(self) -> str:
+        """The key that `encode` uses now."""
+        ...
 
     def encode(self, data: bytes) -> bytes:
         """What is stored and sent in place of `data`, which is JSON text."""
