@@ -147,7 +147,7 @@ class SqliteWriter:
         return os.pread(self._wal, 8, 16)
 
     def _number_wal(self) -> bool:
-        """SQLite begins the write-ahead log anew when everything in it is in the database. False: nothing was written."""
+        """SQLite begins the write-ahead log anew when everything in it is in the database. False: it cannot write."""
         salts = self._read_salts()
         if salts == self._salts or self.gone is not None:
             return True
