@@ -7,10 +7,10 @@ the whole run, waiting included.
 
 wasmtime is optional and large, so it is imported when a guest is run and not before.
 
-Every import a guest can use is a method of `Abi` with the same name. Compilers import whole libraries, used or not, so a
-function that no host offers here is refused when it is called and not before. Sizes and handles are i32 and pointers travel as
-i64, but hold an offset of 32 bits; whatever does not lie inside the memory is BOUNDS, and so is 0, the null pointer.
-Nothing is read or written before all of a call's pointers are checked.
+Every import a guest can use is a method of `Abi` with the same name. Compilers import whole libraries, used or not, so
+a function that this host does not offer is refused when it is called and not before. Sizes and handles are i32 and
+pointers travel as i64, but hold an offset of 32 bits; whatever does not lie inside the memory is BOUNDS, and so is 0,
+the null pointer. Nothing is read or written before all of a call's pointers are checked.
 """
 
 from __future__ import annotations
