@@ -23,7 +23,7 @@ _HANDLE_OP = struct.Struct("<IIII")  # version, handle, op, reserved
 
 
 class Listing(NamedTuple):
-    """A capability as guests see it: `zi_cap_get` gives an entry as it is, CAPS_LIST adds the length of its metadata."""
+    """A capability as guests see it. `zi_cap_get` gives this; CAPS_LIST adds the length of its metadata."""
 
     kind: str
     name: str
