@@ -20,8 +20,9 @@ marks is noted once, not by a closure for each event.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from mainspring.log.contract import (
     ABSENT,
@@ -44,6 +45,7 @@ from mainspring.log.contract import (
     not_storable,
     tail_conflict,
 )
+from mainspring.log.engines.sqlite.appends import AppendRun
 from mainspring.log.engines.sqlite.schema import (
     MAX_OFFSET,
     MAX_PARTITION_ID,
@@ -185,6 +187,7 @@ class CommitPlan(BatchPlanner):
         self.event_values: list[object] = []  # nine per event, in the order of `EVENT_COLUMNS`
         self.records: dict[Place, tuple[int, int, bytes] | None] = {}  # version, crc, value; None: deleted
         self.marks: dict[Place, tuple[int, int]] = {}
+        self.mark_values: list[object] = []  # of runs: five per mark, as in the table
         self.removals: list[tuple[PartitionState, int, tuple[int, ...]]] = []  # below, offsets
         self.touched: list[PartitionState] = []
         self.first_version: int = log_state.version
@@ -206,6 +209,28 @@ class CommitPlan(BatchPlanner):
             if marked:
                 raise UnknownMarks from result
         return result
+
+    def add_run(self, run: AppendRun, events: Sequence[Append]) -> bool:
+        """Take over what was decided for batches that only append; False: it does not fit, decide them here."""
+        if run.mark_checksums and not self.assumes_new_marks:
+            return False
+        places = run.places()
+        states = []
+        for topic, partition, before, after in places:
+            state = self._log_state.partitions.get((topic, partition))
+            if state is None or state.lost or before != (state.id, state.tail, state.total, state.high_ts):
+                return False
+            if after[1] > MAX_OFFSET:
+                return False
+            states.append(state)
+        self.event_values += chain.from_iterable(run.event_values(events))
+        self.mark_values += chain.from_iterable(run.mark_values(events))
+        for state, (_, _, _, after) in zip(states, places, strict=True):
+            if state.saved is None:
+                state.saved = (state.tail, state.total, state.high_ts)
+                self.touched.append(state)
+            _, state.tail, state.total, state.high_ts = after
+        return True
 
     def _take_back(self) -> None:
         """Undo the batch under way. Its events are the last ones of the lists."""
