@@ -505,7 +505,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one committed batch changed. `own`: the batch was this node's.
+    """What one committed batch changed, or several of one commit that only append. `own`: they were this node's.
 
     A record that was deleted has the version `ABSENT` and no value.
     """

@@ -13,13 +13,16 @@ lookup (`writer.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
+from typing import Final, Protocol
 
 import msgspec
 
 from mainspring.log.contract import MAX_INT, MIN_INT, Append, Operation, event_bytes
 from mainspring.log.engines.sqlite.schema import MAX_OFFSET, OFFSET_BITS, event_checksum, mark_checksum
+
+RUN_BYTES: Final = 16  # what a run says of an event takes, encoded, at most without marks
 
 PartitionPlace = tuple[str, int]  # topic, partition
 PartitionEnd = tuple[int, int, int, int | None]  # the partition's number in the file, its tail, total and highest time
@@ -95,15 +98,29 @@ class AppendRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
         )
 
 
+class KnownEnds(Protocol):
+    """What this node knows of the log; it may be outdated."""
+
+    def end_of(self, place: PartitionPlace) -> PartitionEnd | None:
+        """Where a partition ends; None for one without events."""
+        ...
+
+
 class AppendDecider:
     """Decides the runs of what one node sends, commit after commit before any of them is stored."""
 
-    def __init__(self, ends: Mapping[PartitionPlace, PartitionEnd | None]) -> None:
-        """`ends` says where each partition ends as far as this node knows; None for one without events."""
-        self._known = ends
+    def __init__(self, known: KnownEnds) -> None:
+        self._known = known
         self._ends: dict[PartitionPlace, PartitionEnd | None] = {}
 
     def decide(self, batches: Sequence[Sequence[Operation]]) -> list[AppendRun]:
+        """The runs among the batches of the next commit. What has values of the wrong type is in none."""
+        try:
+            return self._decide(batches)
+        except (TypeError, AttributeError, ValueError):
+            return []
+
+    def _decide(self, batches: Sequence[Sequence[Operation]]) -> list[AppendRun]:
         runs: list[AppendRun] = []
         start = 0
         while start < len(batches):
@@ -136,7 +153,7 @@ class AppendDecider:
         try:
             return self._ends[place]
         except KeyError:
-            end = self._ends[place] = self._known.get(place)
+            end = self._ends[place] = self._known.end_of(place)
             return end
 
     def _pass_over(self, batch: Sequence[Operation]) -> None:

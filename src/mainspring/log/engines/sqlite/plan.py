@@ -45,7 +45,7 @@ from mainspring.log.contract import (
     not_storable,
     tail_conflict,
 )
-from mainspring.log.engines.sqlite.appends import AppendRun
+from mainspring.log.engines.sqlite.appends import AppendRun, PartitionEnd
 from mainspring.log.engines.sqlite.schema import (
     MAX_OFFSET,
     MAX_PARTITION_ID,
@@ -119,7 +119,14 @@ class LogState:
         return state
 
     def drop(self, state: PartitionState) -> None:
+        """The newest state: its number is given again, so that numbers follow from what was stored."""
         del self.partitions[state.topic, state.partition], self._by_id[state.id]
+        self._next_id = state.id
+
+    def end_of(self, place: tuple[str, int]) -> PartitionEnd | None:
+        """Where a partition ends. In another thread than the writer's it may be outdated, or about to be."""
+        state = self.partitions.get(place)
+        return None if state is None else (state.id, state.tail, state.total, state.high_ts)
 
     def partition_at(self, pos: int) -> PartitionState | None:
         return self._by_id.get(pos >> OFFSET_BITS)
@@ -194,12 +201,14 @@ class CommitPlan(BatchPlanner):
         self._restores = False  # what another log gave out, also of partitions without an event
         self._values_before = 0  # the length of `event_values` when the batch under way began
         self._before: list[tuple[PartitionState, int, int, int | None]] = []  # what it found in its partitions
+        self._created: list[PartitionState] = []  # partitions that it is the first to append to
         self._marks_before: list[tuple[Place, StoredMark | None]] = []  # and among the marks
         self._version_before = log_state.version
 
     def add(self, batch: Batch) -> Result:
         """The batch's receipt once the commit is durable, or why it takes no part in it."""
         self._before.clear()
+        self._created.clear()
         self._marks_before.clear()
         self._values_before = len(self.event_values)
         self._version_before = self._log_state.version
@@ -244,10 +253,13 @@ class CommitPlan(BatchPlanner):
         del self.event_values[self._values_before :]
         for state, tail, total, high_ts in reversed(self._before):
             state.tail, state.total, state.high_ts = tail, total, high_ts
+        for state in reversed(self._created):
+            self.touched.remove(state)
+            self._log_state.drop(state)
 
     def abandon(self) -> None:
         """The commit failed: nothing of it happened, so the state goes back to what is on disk."""
-        for state in self.touched:
+        for state in reversed(self.touched):
             if state.saved is not None:
                 state.tail, state.total, state.high_ts = state.saved
                 state.saved = None
@@ -262,8 +274,6 @@ class CommitPlan(BatchPlanner):
             if state.tail or self._restores:
                 state.stored = True
                 state.durable_tail = state.tail
-            elif not state.stored:
-                self._log_state.drop(state)  # made for a batch that was refused
 
     def new_partitions(self) -> list[PartitionState]:
         return [state for state in self.touched if (state.tail or self._restores) and not state.stored]
@@ -305,6 +315,7 @@ class CommitPlan(BatchPlanner):
             if isinstance(item, Append) and (fault := not_storable(item)):
                 raise fault
             state = self._log_state.create(item.topic, item.partition)
+            self._created.append(state)
         elif state.lost and isinstance(item, Append):
             raise lost_events(state)
         state.saved = (state.tail, state.total, state.high_ts)
