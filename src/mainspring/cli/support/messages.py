@@ -156,11 +156,11 @@ class WireOptions:
             return Wire(self.socket_path, timeout_ms)
         loaded = loaded if loaded is not None else load_all()
         settings = loaded.settings
-        if self.url is None and (owner_of_data or loaded.sources["bus_url"] == "default"):
+        if self.url is None and (owner_of_data or loaded.sources["url"] == "default"):
             place = place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")
             if owner_of_data or settings.kernel_socket or is_listening(place):
                 return Wire(place, timeout_ms)
-        return HttpWire(self.url if self.url is not None else settings.bus_url, self.token, timeout_ms)
+        return HttpWire(self.url if self.url is not None else settings.url, self.token, timeout_ms)
 
     def ask(self, type: str, data: dict[str, Any], kind: str = "command", **opening: Any) -> dict[str, Any]:
         """The data of the node's reply to the members that are not None; an error of the node is raised."""
