@@ -165,10 +165,14 @@ class WireOptions:
     def ask(self, type: str, data: dict[str, Any], kind: str = "command", **opening: Any) -> dict[str, Any]:
         """The data of the node's reply to the members that are not None; an error of the node is raised."""
         with self.open(**opening) as wire:
-            answer = wire.ask(kind, type, {key: value for key, value in data.items() if value is not None})
-        found: dict[str, Any] = answer["data"]
-        if answer["kind"] == "error":
-            from mainspring.client import NodeRefused
+            return data_of(wire.ask(kind, type, {key: value for key, value in data.items() if value is not None}))
 
-            raise NodeRefused(found.get("message", "the node refused"), remedy=found.get("remedy", ""))
-        return found
+
+def data_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """The data of a node's reply; an error of the node is raised."""
+    found: dict[str, Any] = answer["data"]
+    if answer["kind"] == "error":
+        from mainspring.client import NodeRefused
+
+        raise NodeRefused(found.get("message", "the node refused"), remedy=found.get("remedy", ""))
+    return found

@@ -24,7 +24,8 @@ from mainspring.settings import TOKEN_VARIABLES
 UrlOption = Annotated[
     str | None,
     typer.Option(
-        "--url", help="The node's address, or several of one log with commas.  [default: MAINSPRING_URL, BUS_URL, ws://127.0.0.1:7070]"
+        "--url",
+        help="The node's address, or several of one log with commas.  [default: MAINSPRING_URL, BUS_URL, ws://127.0.0.1:7070]",
     ),
 ]
 TokenOption = Annotated[
