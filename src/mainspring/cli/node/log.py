@@ -118,7 +118,7 @@ def runs(
         else:
             found = opened(log, store.runs(**asdict(which), limit=limit))
     if run_id is None:
-        rows = (msgspec.to_builtins(each, builtin_types=(msgspec.Raw,)) for each in found)
+        rows = ({**msgspec.json.decode(msgspec.json.encode(each)), "state": each.state} for each in found)
         listing(rows, as_json, ("id", "state", "since", "program"), _run_cells, empty="no runs")
     elif as_json:
         say(msgspec.json.encode(history).decode())
