@@ -13,19 +13,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Literal
 
 import msgspec
 import typer
 
-from mainspring.cli.program.runs import RunFilter, timeline
+from mainspring.cli.program.runs import RunFilter, list_found, timeline
 from mainspring.cli.support.log_options import FileOptions, LogOptions, existing_file, opened, reading, stored, visiting
-from mainspring.cli.support.moments import date_text
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import (
     CommandFailed,
     JsonOption,
-    listing,
     progress,
     safe,
     say,
@@ -119,16 +117,12 @@ def runs(
             found = opened(log, store.runs(**asdict(which), limit=limit))
     if run_id is None:
         rows = ({**msgspec.json.decode(msgspec.json.encode(each)), "state": each.state} for each in found)
-        listing(rows, as_json, ("id", "state", "since", "program"), _run_cells, empty="no runs")
+        list_found(rows, as_json)
     elif as_json:
         say(msgspec.json.encode(history).decode())
     else:
         for line in timeline(history):
             say(safe(line))
-
-
-def _run_cells(run: dict[str, Any]) -> tuple[object, ...]:
-    return run["id"], run["state"], date_text(run["created"]), run["program"]
 
 
 @app.command(name="export")

@@ -7,7 +7,7 @@ describe.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -67,13 +67,17 @@ def list_runs(
             found += page
             if len(page) < wanted:
                 break
-    listing(
-        found,
-        as_json,
-        ("id", "state", "since", "program", "waits for"),
-        lambda run: (run["id"], run["state"], date_text(run["created"]), run["program"], run.get("waitsFor")),
-        empty="no runs",
-    )
+    list_found(found, as_json)
+
+
+def list_found(found: Iterable[dict[str, Any]], as_json: bool) -> None:
+    """Runs a line each, and what one waits for, where that is known."""
+
+    def cells(run: dict[str, Any]) -> tuple[str, ...]:
+        waits = f"  waits for {run['waitsFor']}" if "waitsFor" in run else ""
+        return run["id"], run["state"], date_text(run["created"]), run["program"] + waits
+
+    listing(found, as_json, ("id", "state", "since", "program"), cells, empty="no runs")
 
 
 @app.command()
