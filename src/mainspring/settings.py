@@ -41,7 +41,8 @@ class Settings:
     port: int = setting(7070, "Port of WebSocket, HTTP and dashboard.", env="BUS_PORT", least=0, most=65535)
     data: str = setting("data", "Directory of everything that must survive.")
     engine: str = setting(
-        "sqlite", "Where the log rests: sqlite, memory, or the address of a server: nats://... or mongodb://..."
+        "sqlite",
+        "Where the log rests: sqlite, memory, or a server's address: postgresql://..., nats://... or mongodb://...",
     )
     kernel_socket: str = setting(
         "", "Path of the NDJSON socket. Empty: kernel.sock in $XDG_RUNTIME_DIR/mainspring, or with the data."
