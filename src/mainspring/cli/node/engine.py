@@ -104,7 +104,7 @@ def compare(left: LogArgument, right: LogArgument, as_json: JsonOption = False) 
     """Show where two logs go apart, and which events only one holds. Exit code 3: they differ.
 
     A node that finds that the servers have another history than it has seen keeps its log as
-    `nats-NAME.sqlite3.replaced-1`: compare that with the log of now.
+    `nats-NAME.sqlite3.replaced-1` or `mongodb-DATABASE.sqlite3.replaced-1`: compare that with the log of now.
     """
     found = _compared(left, right)
     for each in found:
