@@ -45,7 +45,7 @@ class Settings:
     data: str = setting("data", "Directory of everything that must survive.")
     engine: str = setting(
         "sqlite",
-        "Where the log rests: sqlite, memory, nats://..., mongodb://..., or mongodb for the address in mongo_url.",
+        "Where the log rests: sqlite, memory, or a server's address: postgresql://..., nats://... or mongodb://...",
     )
     kernel_socket: str = setting(
         "", "Path of the NDJSON socket. Empty: kernel.sock in $XDG_RUNTIME_DIR/mainspring, or with the data."

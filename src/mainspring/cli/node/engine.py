@@ -56,7 +56,8 @@ app: typer.Typer = Commands("Prepare and check the place that holds the log.")
 AddressArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="URL", help="sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: the setting `engine`]"
+        metavar="URL",
+        help="sqlite, postgresql://HOST/DB, nats://HOST/LOG or mongodb://HOST/DB.  [default: the setting `engine`]",
     ),
 ]
 

@@ -24,7 +24,8 @@ class ServeOptions:
         None
     )
     engine: Annotated[
-        str | None, typer.Option(help="sqlite, memory, nats://... or mongodb://...  [default: sqlite]")
+        str | None,
+        typer.Option(help="sqlite, memory, postgresql://..., nats://... or mongodb://...  [default: sqlite]"),
     ] = None
     node: Annotated[
         str | None,
