@@ -69,6 +69,7 @@ __all__ = [
     "Inspection",
     "KeptRecord",
     "KeptTail",
+    "LogAccess",
     "LogDamaged",
     "LogExists",
     "LogGone",
@@ -349,6 +350,12 @@ class LogLocked(MainspringError):
     """Another process owns this log."""
 
     code = "log_locked"
+
+
+class LogAccess(MainspringError):
+    """The server is there and does not let this node in."""
+
+    code = "log_access"
 
 
 class LogMissing(MainspringError):
