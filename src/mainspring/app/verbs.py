@@ -10,8 +10,9 @@ import asyncio
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from mainspring.client import NodeVerbs
 from mainspring.errors import BootError
@@ -20,12 +21,10 @@ from mainspring.loop import blocking_verb, result_elsewhere
 from mainspring.tasks import not_served
 
 if TYPE_CHECKING:
-    from mainspring.client import StartedRun
+    from mainspring.client import Place, RunInfo, StartedRun, StoredEvent
     from mainspring.durations import Duration
     from mainspring.runs import Outcome
 
-P = ParamSpec("P")
-R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
@@ -48,28 +47,54 @@ class Declaring:
         return answer
 
 
-def verb(method: Callable[Concatenate[NodeVerbs, P], R]) -> Callable[Concatenate[AppVerbs, P], R]:
-    """A verb of clients as one of the app."""
-
-    @functools.wraps(method)
-    def carry(self: AppVerbs, /, *arguments: P.args, **named: P.kwargs) -> R:
-        found: R = self.carry_out(method.__name__, *arguments, **named)
-        return found
-
-    return carry
-
-
 class AppVerbs:
     """For `App`. In a plain `def` function they wait by themselves; on an event loop they are awaited."""
 
     name: str
     node: Callable[[], NodeVerbs] | None
 
-    publish = verb(NodeVerbs.publish)
-    signal = verb(NodeVerbs.signal)
-    cancel = verb(NodeVerbs.cancel)
-    run_info = verb(NodeVerbs.run_info)
-    follow = verb(NodeVerbs.follow)
+    @functools.wraps(NodeVerbs.publish)
+    def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        id: str | None = None,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        ttl: Duration = 0,
+        expect: int | None = None,
+        timeout: Duration | None = None,
+    ) -> Coroutine[Any, Any, Place]:
+        options = {"delay": delay, "at": at, "ttl": ttl, "expect": expect, "timeout": timeout}
+        found: Coroutine[Any, Any, Place] = self.carry_out(
+            "publish", topic, payload, key=key, headers=headers, id=id, **options
+        )
+        return found
+
+    @functools.wraps(NodeVerbs.follow)
+    def follow(
+        self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
+    ) -> AsyncIterator[StoredEvent[Any]]:
+        found: AsyncIterator[StoredEvent[Any]] = self.carry_out("follow", topic, since=since, type=type)
+        return found
+
+    @functools.wraps(NodeVerbs.signal)
+    def signal(self, run: str | StartedRun[Any], name: str, value: Any = None) -> Coroutine[Any, Any, bool]:
+        found: Coroutine[Any, Any, bool] = self.carry_out("signal", run, name, value)
+        return found
+
+    @functools.wraps(NodeVerbs.cancel)
+    def cancel(self, run: str | StartedRun[Any], reason: Any = None) -> Coroutine[Any, Any, bool]:
+        found: Coroutine[Any, Any, bool] = self.carry_out("cancel", run, reason)
+        return found
+
+    @functools.wraps(NodeVerbs.run_info)
+    def run_info(self, run: str | StartedRun[Any]) -> Coroutine[Any, Any, RunInfo]:
+        found: Coroutine[Any, Any, RunInfo] = self.carry_out("run_info", run)
+        return found
 
     @overload
     def start_run(

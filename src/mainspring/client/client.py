@@ -44,7 +44,7 @@ from mainspring.client.websocket import RandomBytes
 from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import Clock, MonotonicClock, reject, resolve, time_limit
-from mainspring.settings import Settings, load
+from mainspring.settings import URL_VARIABLES, load
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
@@ -633,6 +633,5 @@ def connect(
 def checked_urls(urls: str | None) -> tuple[str, ...]:
     """The WebSocket addresses; http:// is understood. Raises BadArgument for anything else."""
     if urls is None:
-        given = os.environ.get("BUS_URL")
-        urls = load(environ={"BUS_URL": given}).settings.bus_url if given else Settings().bus_url
+        urls = load(environ={name: given for name in URL_VARIABLES if (given := os.environ.get(name))}).settings.url
     return tuple(split_address(url.strip()).geturl() for url in urls.split(","))

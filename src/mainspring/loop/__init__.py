@@ -20,7 +20,7 @@ from mainspring.loop.clock import MonotonicClock as MonotonicClock
 from mainspring.loop.clock import VirtualClock as VirtualClock
 from mainspring.loop.clock import pause as pause
 from mainspring.loop.deadlines import LATE_MS as LATE_MS
-from mainspring.loop.deadlines import after_reading as after_reading
+from mainspring.loop.deadlines import LateCalls as LateCalls
 from mainspring.loop.deadlines import time_limit as time_limit
 from mainspring.loop.errors import ClockError as ClockError
 from mainspring.loop.errors import DuplicateTimer as DuplicateTimer

@@ -27,7 +27,7 @@ DataOption = Annotated[Path | None, typer.Option("--data", help="The node's data
 EngineOption = Annotated[
     str | None,
     typer.Option(
-        "--engine", help="Where the log is: sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: sqlite]"
+        "--engine", help="sqlite, postgresql://HOST/DB, nats://HOST/LOG or mongodb://HOST/DB.  [default: sqlite]"
     ),
 ]
 

@@ -33,7 +33,7 @@ class NodeAddress:
 
     @property
     def address(self) -> str:
-        return self.url if self.url is not None else load_all().settings.bus_url
+        return self.url if self.url is not None else load_all().settings.url
 
     def connect(self, patience_s: float = PATIENCE_S) -> NodeConnection:
         """A connection to the node; nothing is sent yet."""

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from mainspring.log.contract import FormatError, Receipt, Result
+from mainspring.log.contract import Receipt, Result
 from mainspring.log.engines.nats.encoding import StreamEnvelope
 
 RESTART: Final = 4_096
@@ -48,19 +48,6 @@ class StreamMessage(msgspec.Struct, frozen=True, gc=False):
         if envelope is None:
             return f"{self.seq} at {self.ts}"
         return f"{self.seq} at {self.ts} by {envelope.writer}.{envelope.number}.{envelope.part}"
-
-
-class OtherHistory(FormatError):
-    """The servers, or another node, have another history than this node has seen."""
-
-
-def other_history(seq: int, ours: str, theirs: str) -> OtherHistory:
-    return OtherHistory(
-        f"two histories: the server's message {seq} is {theirs}, this node has applied {ours}; "
-        "the servers came back with less than they had acknowledged, or the stream was replaced",
-        remedy="restart the node: it keeps its own log aside and follows the servers; `mainspring engine compare` then "
-        "shows what only the old log holds, and `mainspring engine recover` publishes it again",
-    )
 
 
 class SeenHistory:

@@ -25,10 +25,11 @@ from nats.aio.msg import Msg
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import FormatError, InDoubt, LogUnavailable
+from mainspring.log.engines.history import other_history
 from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConnection, ServerLink
 from mainspring.log.engines.nats.encoding import StreamEnvelope
-from mainspring.log.engines.nats.history import StreamMessage, other_history
+from mainspring.log.engines.nats.history import StreamMessage
 from mainspring.log.engines.nats.replica import ApplyOutcome
 from mainspring.loop import reject, resolve, time_limit
 
@@ -242,7 +243,7 @@ class StreamFollower:
         if self._mark and seq >= first:
             there = await stream.message_at(link, self._address, seq)
             if there is None or there.mark != self._mark:
-                raise other_history(seq, self._mark, "gone" if there is None else there.mark)
+                raise other_history(f"message {seq}", self._mark, "gone" if there is None else there.mark)
 
     def _count_gap(self) -> None:
         times = self._gaps[1] + 1 if self._gaps[0] == self._next else 1
