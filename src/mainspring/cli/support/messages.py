@@ -21,10 +21,9 @@ import typer
 
 from mainspring.cli.support.options import TokenOption, UrlOption
 from mainspring.cli.support.output import CommandFailed
-from mainspring.cli.support.settings import load_all
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids
-from mainspring.settings import Loaded
+from mainspring.settings import Loaded, load_all
 from mainspring.unix_socket import is_listening, place_to_ask
 
 TIMEOUT_MS: Final = 30_000
