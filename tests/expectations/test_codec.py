@@ -181,6 +181,18 @@ async def _stranger_sees_that_it_is_encoded(node: RunningNode) -> None:
     assert [each["effect"] for each in told[0]["journal"]][:2] == ["Charge", "Ask"], "what it did is no secret"
 
 
+async def test_the_verbs_of_the_app_itself_use_the_codec(start: Start) -> None:
+    app = bank("k1")
+    async with start(app) as node:
+        await app.publish("notes", {"text": SECRET})
+        assert await app.command("Card.Add", Card(SECRET)) == {"shown": f"card {SECRET}"}
+        async for event in app.follow("notes", since="beginning"):
+            assert event.payload == {"text": SECRET}
+            break
+        (stored,) = await node.events("notes")
+        assert stored["key"] == "k1"
+
+
 async def test_plain_data_is_taken_as_it_is(start: Start) -> None:
     async with start(bank("k1")) as node, client(node, Ring("k1")) as bus:
         await node.publish("cards", {"number": "plain"})
