@@ -23,6 +23,7 @@ from mainspring.cluster import NodeView
 from mainspring.kernel import Capability, Context, Contract, Fail, Inspector, Kernel
 
 _TRACE_BYTES: Final = 14_000  # of a line of 16384: the rest is envelope
+_SHORT: Final = 100  # characters of a description in an overview
 _PAGE: Final = 40  # types on one page of Syscall.List
 _OUTCOME: Final = "Syscall.Outcome"
 _NODE_TIMEOUT_MS: Final = 5_000  # shorter than the requester waits
@@ -71,8 +72,13 @@ class _Syscall:
         ctx: Context,
         name: Annotated[str | None, about("One message type, like Memory.Set.")] = None,
         capabilities: Annotated[list[str] | None, about('Several message types; "*" stands for all.')] = None,
+        cursor: Annotated[str, about("What an answer gave that did not fit: the next page, from this type on.")] = "",
     ) -> dict[str, Any]:
-        """Show what a message type takes and gives, as JSON Schema."""
+        """Show what a message type takes and gives, as JSON Schema.
+
+        On a connection that speaks lines, an answer that does not fit one is an overview: every type with its kind
+        and its description, and a `cursor`. Ask again with that cursor for the schemas, page by page.
+        """
         if name is not None:
             return {"name": name, **await self._describe_one(ctx, name)}
         if capabilities is None:
@@ -82,7 +88,8 @@ class _Syscall:
         here = {each.type: _schemas(each) for each in contracts if everything or each.type in capabilities}
         others = list(self._remote_types()) if everything else [name for name in capabilities if name not in here]
         schemas = {**here, **await self._describe_remote(others)}
-        return {"schemas": {name: each for name, each in schemas.items() if _may_send(ctx, each["kind"], name)}}
+        visible = {name: each for name, each in schemas.items() if _may_send(ctx, each["kind"], name)}
+        return _page(visible, cursor, getattr(ctx.origin, "answer_bytes", None))
 
     @message("query", "Syscall.List", "ListTypesRequest")
     def list_types(
@@ -209,6 +216,40 @@ class _Syscall:
 def _may_send(ctx: Context, kind: str, type: str) -> bool:
     caller = caller_of(ctx)
     return caller is None or caller.may_send(kind, type)
+
+
+def _page(schemas: dict[str, dict[str, Any]], cursor: str, most_bytes: int | None) -> dict[str, Any]:
+    """All of it where it fits; else an overview, and with a cursor the page that begins there."""
+    names = list(schemas)
+    if cursor and cursor not in schemas:
+        text = "Schema validation failed: data.cursor: no such type"
+        raise Fail(422, text, remedy="leave the cursor out to begin again")
+    left = names[names.index(cursor) :] if cursor else names
+    whole = {name: schemas[name] for name in left}
+    fitting_names = _names_that_fit(whole, most_bytes)
+    if len(fitting_names) == len(left):
+        return {"schemas": whole}
+    if not cursor:
+        overview = {name: _in_short(each) for name, each in schemas.items()}
+        return {"schemas": {name: overview[name] for name in _names_that_fit(overview, most_bytes)}, "cursor": left[0]}
+    if not fitting_names:  # one that is too long for any line
+        fitting_names, whole = left[:1], {left[0]: _in_short(schemas[left[0]])}
+    page: dict[str, Any] = {"schemas": {name: whole[name] for name in fitting_names}}
+    if len(fitting_names) < len(left):
+        page["cursor"] = left[len(fitting_names)]
+    return page
+
+
+def _names_that_fit(entries: dict[str, Any], most_bytes: int | None) -> list[str]:
+    """The first names, as many as fit with what they name; all where there is no limit."""
+    names = list(entries)
+    return names if most_bytes is None else names[: len(fitting([(name, entries[name]) for name in names], most_bytes))]
+
+
+def _in_short(described: dict[str, Any]) -> dict[str, Any]:
+    first = described.get("description", "").partition("\n")[0].partition(". ")[0]
+    node = {"node": described["node"]} if "node" in described else {}
+    return {"kind": described["kind"], "description": first[:_SHORT], **node}
 
 
 def _schemas(contract: Contract) -> dict[str, Any]:
