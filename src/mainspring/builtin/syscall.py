@@ -2,7 +2,8 @@
 
 Ping proves that the whole way works, because its payload takes it; Describe shows contracts from their schemas without
 waking any actor; Outcome finds the answer of a durable command; Trace shows what caused what; Actors shows how the
-capabilities do, and Restart starts one that failed too often; Nodes shows which other nodes are there.
+capabilities do, and Restart starts one that failed too often; Nodes shows which other nodes are there; DeadLetters,
+Redrive and DropDeadLetters are about messages that failed and reached nobody.
 
 What only other nodes handle is described and listed too, with the name of one that does. Which types they handle is in
 their pulses; what a type takes and gives only they know, so they are asked. A node that does not answer in time is
@@ -14,13 +15,15 @@ A token is told of the types that it may send, of the outcomes of such commands,
 from __future__ import annotations
 
 import asyncio
+import builtins
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from mainspring.builtin.answers import Messages, about, caller_of, fitting
 from mainspring.cluster import NodeView
-from mainspring.kernel import Capability, Context, Contract, Fail, Inspector, Kernel
+from mainspring.kernel import MOST_DEAD_MESSAGES as MOST
+from mainspring.kernel import Capability, Context, Contract, DeadMessage, Fail, Inspector, Kernel
 
 _TRACE_BYTES: Final = 14_000  # of a line of 16384: the rest is envelope
 _SHORT: Final = 100  # characters of a description in an overview
@@ -50,6 +53,16 @@ class RestartResult(msgspec.Struct):
 class ShutdownResult(msgspec.Struct):
     success: bool
     message: str
+
+
+class DeadMessagesResult(msgspec.Struct):
+    letters: list[DeadMessage]
+    more: Annotated[bool, about("There are more behind the last one.")]
+
+
+After = Annotated[str, about("Only letters behind the one with this id: the next page.")]
+LetterIds = Annotated[list[str] | None, about("Ids of letters, as Syscall.DeadLetters shows them.")]
+AllLetters = Annotated[bool, about("All letters.")]
 
 
 def syscall_capability(kernel: Kernel) -> Capability:
@@ -148,6 +161,36 @@ class _Syscall:
         shown = fitting(tree, _TRACE_BYTES)
         return {"id": id, "messages": shown, "truncated": len(shown) < len(tree)}
 
+    @message("query", "Syscall.DeadLetters", "DeadMessagesRequest")
+    async def dead_letters(
+        self, ctx: Context, after: After = "", limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 100
+    ) -> DeadMessagesResult:
+        """Messages that failed and reached nobody, or were given up after their last attempt; oldest first."""
+        letters = await self._kernel.dead_messages.page(after, limit)
+        shown = fitting([each for each in letters if _may_see(ctx, each)])
+        return DeadMessagesResult(shown, len(shown) < len(letters) or len(letters) == limit)
+
+    @message("command", "Syscall.Redrive", "RedriveMessagesRequest", gives="MessageCount.count")
+    async def redrive(self, ctx: Context, ids: LetterIds = None, all: AllLetters = False) -> int:
+        """Send dead messages again, with all their attempts. Each stays in the list until it was handled."""
+        return self._kernel.dead_messages.redrive(await self._letters(ctx, ids, all))
+
+    @message("command", "Syscall.DropDeadLetters", "DropMessagesRequest", gives="MessageCount.count")
+    async def drop_dead_letters(self, ctx: Context, ids: LetterIds = None, all: AllLetters = False) -> int:
+        """Forget dead messages: nobody gets them any more."""
+        return self._kernel.dead_messages.drop(await self._letters(ctx, ids, all))
+
+    async def _letters(self, ctx: Context, ids: list[str] | None, all: bool) -> list[DeadMessage]:
+        if (ids is None) is not all:
+            text = "Schema validation failed: data: give ids or all, one of them"
+            raise Fail(422, text, remedy="Syscall.DeadLetters shows the ids")
+        letters = await self._kernel.dead_messages.page(limit=MOST)
+        wanted = None if ids is None else set(ids)
+        chosen = [each for each in letters if wanted is None or each.id in wanted]
+        if not builtins.all(_may_send(ctx, each.message.kind, each.message.type) for each in chosen):
+            raise Fail(403, "this token may not send all of these messages", remedy="use a token with the scope admin")
+        return chosen
+
     @message("query", "Syscall.Actors")
     def actors(self) -> dict[str, Any]:
         """Every capability with the state of its actor: running, restarting or unhealthy."""
@@ -216,6 +259,11 @@ class _Syscall:
 def _may_send(ctx: Context, kind: str, type: str) -> bool:
     caller = caller_of(ctx)
     return caller is None or caller.may_send(kind, type)
+
+
+def _may_see(ctx: Context, letter: DeadMessage) -> bool:
+    caller = caller_of(ctx)
+    return caller is None or caller.may_see(letter.message.kind, letter.message.type)
 
 
 def _page(schemas: dict[str, dict[str, Any]], cursor: str, most_bytes: int | None) -> dict[str, Any]:

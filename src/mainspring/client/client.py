@@ -9,6 +9,7 @@ async with connect("ws://127.0.0.1:7070") as bus:
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 import os
 import random as random_module
@@ -45,6 +46,7 @@ from mainspring.client.websocket import RandomBytes
 from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import Clock, MonotonicClock, reject, resolve, time_limit
+from mainspring.message import Retry
 from mainspring.settings import Settings, load
 
 if TYPE_CHECKING:
@@ -383,8 +385,39 @@ class Client(ClientConnection):
 
     # -- commands and queries of the program
 
+    @overload
     async def command(
-        self, type: str, data: Any = None, *, id: str | None = None, timeout: Duration | None = None, reply: Any = None
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> T: ...
+
+    @overload
+    async def command(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any: ...
+
+    async def command(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
     ) -> Any:
         """Send a command to whoever serves it; the data of its reply, decoded into the type `reply`.
 
@@ -392,15 +425,56 @@ class Client(ClientConnection):
         the one the handler raised, 500 if it failed, 504 if it took too long, 404 if nobody serves it. CannotConnect
         when the connection broke, in which case the command may have been carried out. A durable command that was
         given an `id` can be sent again then: it is carried out once, and every sender gets the one outcome.
-        """
-        return await self._ask("command", type, data, timeout, reply, id)
 
-    async def query(self, type: str, data: Any = None, *, timeout: Duration | None = None, reply: Any = None) -> Any:
+        With `retry` the node sends the command again when it fails with an error that may pass (a crash, a timeout, 429
+        or from 500 on): `timeout` counts for each attempt, and the error that is raised is the last. What fails to the
+        end is kept as a dead letter (`Syscall.DeadLetters`).
+        """
+        return await self._ask("command", type, data, timeout, reply, id, retry)
+
+    @overload
+    async def query(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> T: ...
+
+    @overload
+    async def query(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any: ...
+
+    async def query(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any:
         """Ask something that changes nothing; otherwise like `command`."""
-        return await self._ask("query", type, data, timeout, reply)
+        return await self._ask("query", type, data, timeout, reply, None, retry)
 
     async def _ask(
-        self, kind: str, type: str, data: Any, timeout: Duration | None, reply: Any, id: str | None = None
+        self,
+        kind: str,
+        type: str,
+        data: Any,
+        timeout: Duration | None,
+        reply: Any,
+        id: str | None = None,
+        retry: Retry | None = None,
     ) -> Any:
         asked: dict[str, Any] = {"kind": kind, "type": type, "data": {} if data is None else data}
         if id is not None:
@@ -409,6 +483,11 @@ class Client(ClientConnection):
             asked["timeout"] = duration_ms(timeout)
         # The node says how long it may take. But its answer may be lost, on a connection that nobody says is gone.
         limit_s = None if timeout is None else seconds(timeout) + LIMIT_S
+        if retry is not None:
+            asked["retry"] = retry
+            if limit_s is not None:
+                pauses_ms = sum(retry.pause_ms(attempt) for attempt in range(1, retry.max_attempts))
+                limit_s = limit_s * retry.max_attempts + pauses_ms / 1_000
         answer = (await self.http.call("POST", "/messages", asked, limit_s=limit_s)).get("data")
         return answer if reply is None else convert(answer, reply)
 

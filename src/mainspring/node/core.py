@@ -245,6 +245,7 @@ class Core:
             on_shutdown=self._asked_to_stop,
             cluster=self.cluster,
             threads=self.threads,
+            keep_trace=settings.keep_trace,
         )
         self.kernel.enter_phase("LOAD")
         self.runtime: Runtime = Runtime(

@@ -182,7 +182,7 @@ class ProcessActor(HandlerActor):
             self._port.emit(cause, frame.type, msgspec.Raw(frame.raw))
         elif frame.op == "after":
             delay = frame.amount or 0.0
-            self._port.after(cause, delay, frame.kind, frame.type, msgspec.Raw(frame.raw), id=frame.text)
+            self._port.after(cause, delay, frame.kind, frame.type, msgspec.Raw(frame.raw), frame.retry, id=frame.text)
         else:
             self._process_slot.tasks.start(self._answer(frame, cause), frame.op)
 
@@ -196,7 +196,7 @@ class ProcessActor(HandlerActor):
                 answer.raw = bytes(encode_data(published))
             else:
                 raw = msgspec.Raw(frame.raw)
-                outcome = await self._port.request(cause, frame.kind, frame.type, raw, frame.amount)
+                outcome = await self._port.request(cause, frame.kind, frame.type, raw, frame.amount, frame.retry)
                 answer.kind, answer.type, answer.raw = outcome.kind, outcome.type, bytes(outcome.raw)
         except Exception as error:
             failed = error if isinstance(error, Fail) else temporary_refusal(error) or Fail(500, text_of(error))
