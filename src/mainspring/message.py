@@ -45,7 +45,6 @@ def counted_ids(prefix: str = "") -> Ids:
 
 MAX_DEPTH: Final = 512  # what arrives can also be decoded and encoded wherever in a program that happens
 _TOO_DEEP: Final = "Invalid JSON: nested too deeply"
-_BEYOND: Final = re.compile(rb"[0-9][eE][+]?[0-9]{3}|[0-9]{300}")  # where a number may be too large for a double
 _SPACE: Final = re.compile(rb"[ \t\r\n]")
 _N: Final = ord("n")
 _REMEMBERED_TYPES: Final = 4096
@@ -181,13 +180,14 @@ def compact(text: bytes) -> bytes:
     return msgspec.json.format(text, indent=-1) if _SPACE.search(text) else text
 
 
+may_exceed_a_double: Callable[[Any], object] = re.compile(rb"[0-9][eE][+]?[0-9]{3}|[0-9]{300}").search
+"""Whether JSON text may hold a number that no computer can hold: a quick look, for `number_mistake` to judge."""
+
+
 def number_mistake(raw: msgspec.Raw) -> str:
-    """What is wrong with data whose numbers no computer can hold; empty when nothing is. Cheap where there are none."""
-    text = bytes(raw)
-    if _BEYOND.search(text) is None:
-        return ""
+    """What is wrong with data whose numbers no computer can hold; empty when nothing is."""
     try:
-        _decode(text)
+        _decode(raw)
     except msgspec.DecodeError as error:
         return validation_text(error)
     return ""

@@ -167,10 +167,15 @@ class App:
         isolation: Isolation | None = None,
         concurrency: int | None = None,
         key: str | Callable[[Any], Any] | None = None,
+        everywhere: bool = False,
         restart: RestartPolicy | None = None,
     ) -> Callable[[F], F]:
-        """Hear an event; nobody waits for what the function returns. One at a time, in order, unless told otherwise."""
-        options = {"concurrency": concurrency, "key": key}
+        """Hear an event; nobody waits for what the function returns. One at a time, in order, unless told otherwise.
+
+        Where several nodes share a log, an event is heard on the node where it happened. With `everywhere` it is also
+        heard on this one, at most once: a node that is not there misses it.
+        """
+        options = {"concurrency": concurrency, "key": key, "everywhere": everywhere}
         return self._declare("event", type, options, {"isolation": isolation, "restart": restart})
 
     def capability(

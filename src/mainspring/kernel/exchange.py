@@ -28,7 +28,16 @@ from mainspring.kernel.durable.dead_messages import DeadMessages
 from mainspring.kernel.errors import CapabilityError, ErrorData
 from mainspring.kernel.mail import Mail, NoReplyOrigin, Origin, same_content
 from mainspring.kernel.remote import NoRemoteNodes
-from mainspring.message import Ids, Message, Metadata, Retry, encode_data, number_mistake, validation_text
+from mainspring.message import (
+    Ids,
+    Message,
+    Metadata,
+    Retry,
+    encode_data,
+    may_exceed_a_double,
+    number_mistake,
+    validation_text,
+)
 from mainspring.telemetry import OpenSpan, Recorder, messaging, tracing
 
 if TYPE_CHECKING:
@@ -60,6 +69,7 @@ class Router:
         self.commands: dict[str, Route] = {}
         self.queries: dict[str, Route] = {}
         self.subscriptions: dict[str, list[Route]] = {}
+        self.everywhere: dict[str, list[Route]] = {}  # of the subscriptions, those to events of other nodes too
         self.slots: dict[str, ActorSlot] = {}
         self._nearest = lru_cache(_MISTAKES)(self._find_nearest)
 
@@ -82,6 +92,8 @@ class Router:
             index[contract.type] = (contract, slot)
         for name, contracts in slot.plan.listeners.items():
             self.subscriptions.setdefault(name, []).extend((contract, slot) for contract in contracts)
+        for name, contracts in slot.plan.everywhere.items():
+            self.everywhere.setdefault(name, []).extend((contract, slot) for contract in contracts)
 
     def find(self, type: str) -> Contract | None:
         """The contract of a type, whatever its kind; a command wins over a query of the same name."""
@@ -215,8 +227,10 @@ class Exchange:
         if kind == "command" or kind == "query":
             self.loop.post(self.turn_request, (message, origin))
         elif kind == "event":
-            wrong = number_mistake(message.raw)
-            if wrong:  # a handler would refuse it, and subscribers would be sent what they cannot read
+            if message.type[:4] == "Sys.":  # only the kernel itself says what the kernel did
+                self.loop.post(self._turn_forged, (message, origin))
+            elif may_exceed_a_double(message.raw) and (wrong := number_mistake(message.raw)):
+                # A handler would refuse it, and subscribers would be sent what they cannot read.
                 text = f"Schema validation failed: data: {wrong}"
                 self.refuse(message, origin, faults.SCHEMA_ERROR, 422, text, "write it as a text")
             else:
@@ -333,12 +347,19 @@ class Exchange:
         self.pending.add(mail)
         self.deadlines.start(mail, metadata.timeout)
 
-    def turn_event(self, item: tuple[Message, Origin | None]) -> None:
+    def turn_remote_event(self, event: Message) -> None:
+        """An event of another node: those who want it from everywhere get it."""
+        self.turn_event((event, None), True)
+
+    def turn_event(self, item: tuple[Message, Origin | None], from_another_node: bool = False) -> None:
         """An event: every subscriber once, in subscription order. None is fine too."""
         message, origin = item
         self.witness(message)
+        subscriptions = self.router.everywhere if from_another_node else self.router.subscriptions
+        if self.remote.spreads and not from_another_node:
+            self.remote.spread(message)
         crowded: ActorSlot | None = None
-        for contract, slot in self.router.subscriptions.get(message.type, ()):
+        for contract, slot in subscriptions.get(message.type, ()):
             try:
                 value = contract.input.decode(message.raw)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
@@ -444,6 +465,22 @@ class Exchange:
     def _turn_sink(self, item: tuple[Message, Message]) -> None:
         self.witness(item[0])
         self.sink(*item)
+
+    def report_fault(self, error: Message, request: Message | None = None) -> None:
+        """Keep an actor's fault, and tell it to handlers and connections that listen for its type as an event."""
+        self.recent_faults.append(error)
+        if request is not None and request.type[:4] == "Sys.":
+            return  # a handler of faults has failed: telling it would go on for ever
+        if error.type in self.router.subscriptions or self.streams:
+            metadata = msgspec.structs.replace(error.metadata, id=self.ids())
+            self.loop.post_system(self.turn_event, (Message("event", error.type, error.raw, metadata), None))
+
+    def _turn_forged(self, item: tuple[Message, Origin]) -> None:
+        """An event of the kernel's own types from outside: it is seen, and nobody gets it."""
+        message, origin = item
+        self.witness(message)
+        self.counters["unmatched"] += 1
+        origin.settled()
 
     def _turn_stray(self, item: tuple[Message, Origin]) -> None:
         """A reply or an error from outside: only the actor that was asked can answer, so it matches nothing."""

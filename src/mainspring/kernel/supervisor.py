@@ -196,7 +196,7 @@ class ActorSlot:
             error = self.exchange.make("error", type, encode_data(data))
         else:
             error = self.exchange.error(request, type, data)
-        self.exchange.recent_faults.append(error)
+        self.exchange.report_fault(error, request)
         if mail is None or mail.origin is None:
             if mail is not None:
                 self._event_done()

@@ -112,7 +112,7 @@ class MessageTimers:
         else:
             due = self._stamped(timer)
             origin = timer.on_due(due) if timer.on_due is not None else None
-            if due.kind == "event":
+            if due.kind == "event" and due.type[:4] != "Sys.":  # nobody but the kernel says what the kernel did
                 exchange.turn_event((due, None))
             elif due.kind in ("command", "query"):
                 exchange.turn_request((due, origin or exchange.no_reply))

@@ -276,12 +276,12 @@ class ProcessWorker(EventListeners):
 
     def _on_frame(self, frame: ProcessFrame) -> None:
         if frame.op == "said":
-            self._fire(MessageEvent(msgspec.json.decode(frame.raw)))
+            self.dispatch_event(MessageEvent(msgspec.json.decode(frame.raw)))
         elif frame.op == "error":
-            self._fire(ErrorEvent(RemoteCrash(frame.text), frame.text))
+            self.dispatch_event(ErrorEvent(RemoteCrash(frame.text), frame.text))
 
     def _on_gone(self, text: str) -> None:
-        self._fire(ErrorEvent(ProcessEnded(text), text))
+        self.dispatch_event(ErrorEvent(ProcessEnded(text), text))
 
 
 class ProcessWorkerSlot(_OwnsProcesses, WorkerSlot):
