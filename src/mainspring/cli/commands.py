@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "describe": ("program.kernel", "describe"),
     "trace": ("program.kernel", "trace"),
     "actors": ("program.kernel", "actors"),
+    "dead-messages": ("program.kernel", "dead_messages"),
     "mcp": ("program.mcp", "mcp"),
     "doctor": ("node.doctor", "doctor"),
     "nodes": ("node.engine", "nodes"),

@@ -39,6 +39,7 @@ from mainspring.kernel.inspect import (
 )
 from mainspring.kernel.kernel import DEFAULT_TIMEOUT_MS, PHASES, Kernel
 from mainspring.kernel.mail import Mail, Origin
+from mainspring.message import Retry
 
 __all__ = [
     "DEFAULT_TIMEOUT_MS",
@@ -72,6 +73,7 @@ __all__ = [
     "Origin",
     "RequestView",
     "RestartPolicy",
+    "Retry",
     "WaitsForItself",
     "causation_tree",
     "draw_tree",

@@ -330,5 +330,5 @@ async def test_an_event_is_heard_where_it_happened_and_by_who_wants_it_from_ever
     c.kernel.emit("Stock.Changed", 2)
     await wait(1_000)
     assert sorted(heard) == ["a 2", "b 2", "c here 2"]
-    listed = (await c.ask("query", "Syscall.List"))["types"]
+    listed = (await c.ask("query", "Syscall.List", {}))["types"]
     assert not any(each["type"] == "Stock.Changed" for each in listed)  # events are not asked

@@ -296,7 +296,7 @@ async def test_the_durable_timers_of_a_node_that_dies_are_fired_by_another(world
     request = {"delay": 10 * LEASE_MS, "message": inner, "durable": True}
     first = (await a.ask("command", "Timer.Schedule", request))["timerId"]
     second = (await a.ask("command", "Timer.Schedule", {**request, "message": {**inner, "data": 8}}))["timerId"]
-    shown = (await b.ask("query", "Timer.List"))["timers"]
+    shown = (await b.ask("query", "Timer.List", {}))["timers"]
     assert [(each["timerId"], each["elsewhere"]) for each in shown] == [(first, True), (second, True)]
     assert await b.ask("command", "Timer.Cancel", {"timerId": first}) == {"cancelled": True}
     await a.kill()
@@ -304,4 +304,4 @@ async def test_the_durable_timers_of_a_node_that_dies_are_fired_by_another(world
     b.kernel.observe(lambda message: seen.append(message.data) if message.type == "Stock.Count" else None)
     await wait(11 * LEASE_MS)
     assert seen == [8, {"by": "b", "got": 8}]
-    assert (await b.ask("query", "Timer.List"))["total"] == 0
+    assert (await b.ask("query", "Timer.List", {}))["total"] == 0
