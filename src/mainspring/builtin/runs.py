@@ -174,7 +174,12 @@ class _RunMessages:
         """A run and its journal."""
         await self._check(ctx, id)
         found = await self._durable.history(id)
-        return {"run": found.run, "journal": found.journal, "progress": found.progress}
+        return {
+            "run": found.run,
+            "journal": found.journal,
+            "progress": found.progress,
+            "updates": {str(at): updates for at, updates in found.updates.items()},
+        }
 
     @message("command", "Run.Retry", "RetryRun", gives="StartedRun.id")
     async def retry(self, ctx: Context, id: RunId, keep: KeepMember = "all") -> str:

@@ -367,14 +367,16 @@ class Kernel:
         data: Any = None,
         *,
         timeout: Duration | None = None,
+        id: str | None = None,
         correlation: str | None = None,
         causation: str | None = None,
         retry: Retry | None = None,
     ) -> asyncio.Future[Any]:
         """Send a command or a query; await the outcome: the reply's data, or `Fail` with the error's code.
 
-        It is sent by calling, not by awaiting. Giving up the wait does not take it back. With `retry` it is sent again
-        when it fails with an error that may pass.
+        It is sent by calling, not by awaiting. Giving up the wait does not take it back. A durable command with an `id`
+        may be sent again: it is carried out once. With `retry` it is sent again when it fails with an error that may
+        pass.
         """
         if kind not in ("command", "query"):
             raise ValueError(f"ask takes a command or a query, not {kind!r}")
@@ -384,7 +386,8 @@ class Kernel:
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         trace = None if tracing.recorder is None else tracing.here()
-        metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, limit_ms, trace, retry=retry)
+        id = id or self.ids()
+        metadata = Metadata(id, self.exchange.wall_ms(), correlation, causation, limit_ms, trace, retry=retry)
         waiter: asyncio.Future[Any] = self._aio.create_future()
         caller: Origin = AskOrigin(waiter, self._asked)
         message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]

@@ -69,6 +69,7 @@ __all__ = [
     "Inspection",
     "KeptRecord",
     "KeptTail",
+    "LogAccess",
     "LogDamaged",
     "LogExists",
     "LogGone",
@@ -326,8 +327,8 @@ class LogUnavailable(MainspringError):
 class InDoubt(LogUnavailable):
     """The server went away before it answered: the batch may have been stored, or may still be.
 
-    Only engines on other machines raise it. A caller that tries again must make a second storing harmless: a `dedupe`,
-    or the version a record had before.
+    Only engines on other machines raise it: one with a file of its own sees to it that nothing was stored. A caller
+    that tries again must make a second storing harmless: a `dedupe`, or the version a record had before.
     """
 
     code = "in_doubt"
@@ -349,6 +350,12 @@ class LogLocked(MainspringError):
     """Another process owns this log."""
 
     code = "log_locked"
+
+
+class LogAccess(MainspringError):
+    """The server is there and does not let this node in."""
+
+    code = "log_access"
 
 
 class LogMissing(MainspringError):
@@ -505,7 +512,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one committed batch changed. `own`: the batch was this node's.
+    """What one committed batch changed, or several of one commit that only append. `own`: they were this node's.
 
     A record that was deleted has the version `ABSENT` and no value.
     """

@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import uuid_utils
@@ -48,6 +48,9 @@ from mainspring.runs import Runtime
 from mainspring.settings import Settings
 from mainspring.tasks import Worker, install_effects
 from mainspring.telemetry import tracing, with_causation
+
+if TYPE_CHECKING:
+    from mainspring.node.in_process import InProcess
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
@@ -387,8 +390,8 @@ class Core:
         self.bus.groups.has_consumers = bool(consumers or tasks)
 
     def _serve_tasks(self, app: App) -> None:
-        app.publisher = self._publish
-        self._undo.callback(setattr, app, "publisher", None)
+        app.node = self.in_process
+        self._undo.callback(setattr, app, "node", None)
         self.tasks_port: NodePort = NodePort(
             bus=self.bus,
             log=self.log,
@@ -401,6 +404,12 @@ class Core:
         app.tasks.use(self.tasks_port)
         self._undo.push_async_callback(self.tasks_port.close)
         self._undo.callback(app.tasks.use, None)
+
+    def in_process(self) -> InProcess:
+        """The verbs of the program in this process."""
+        from mainspring.node.in_process import InProcess  # most nodes never need them
+
+        return InProcess(self.bus, self.kernel, self._publish, self._new_id, self.tasks_port.event_loop)
 
     async def _start_tasks(self, app: App) -> None:
         if not app.tasks or not self.settings.run_tasks:

@@ -22,7 +22,7 @@ from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, runs_in_thread
 from mainspring.retries import Retries, retries_of
-from mainspring.tasks.errors import NotServed
+from mainspring.tasks.errors import not_served
 from mainspring.tasks.results import TaskHandle, TaskRecords
 from mainspring.tasks.topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, NewCall, Priority, TaskTopics
 
@@ -441,6 +441,7 @@ class TaskRegistry:
         self._tasks: dict[str, Task[..., Any]] = {}
         self._topics: dict[str, int] = {}  # how many tasks have this topic
         self._port: TaskPort | None = None
+        self._client: Client | SyncClient | None = None  # through which a port is made when it is needed
         self._ready: set[str] = set()
         self._records: dict[str, TaskRecords] = {}
 
@@ -474,24 +475,35 @@ class TaskRegistry:
     def port(self) -> TaskPort:
         """How tasks reach a node now. Raises NotServed."""
         if self._port is None:
-            raise NotServed(
-                f"the program {self.app!r} is not served here",
-                remedy=f"enqueue from inside a node, or give {self.app} a client: app.use(client)",
-            )
+            if self._client is None:
+                raise not_served(self.app)
+            from mainspring.client import SyncClient
+            from mainspring.tasks.ports import ClientPort, SyncClientPort
+
+            client = self._client
+            self._port = SyncClientPort(client) if isinstance(client, SyncClient) else ClientPort(client)
         return self._port
 
     def use(self, port: TaskPort | None) -> None:
         """Reach the node like this from now on; None: not at all."""
         self._port = port
+        self._client = None
         self._ready.clear()
         self._records.clear()
 
     def use_client(self, client: Client | SyncClient) -> None:
         """Reach the node through a client from now on."""
         from mainspring.client import SyncClient
-        from mainspring.tasks.ports import ClientPort, SyncClientPort
 
-        self.use(SyncClientPort(client) if isinstance(client, SyncClient) else ClientPort(client))
+        self.use(None)
+        self._client = client
+        if isinstance(client, SyncClient) and self._forked not in client.on_fork:
+            client.on_fork.append(self._forked)
+
+    def _forked(self) -> None:
+        """A blocking client starts anew in a child process, and so does what was learned through it."""
+        if self._client is not None:
+            self.use_client(self._client)
 
     async def ready(self, task: Task[..., Any]) -> None:
         """Make sure that the task's topics exist; done once per connection."""

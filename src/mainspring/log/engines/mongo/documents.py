@@ -58,6 +58,7 @@ from mainspring.log.contract import (
     extend_appended,
     is_tombstone,
 )
+from mainspring.log.engines.history import CommitMark
 
 FORMAT: Final = 1
 
@@ -275,13 +276,18 @@ class Body(msgspec.Struct, array_like=True):
 
 
 class JournalEntry(msgspec.Struct):
-    """An entry with its place in the journal. `token` is of one try of one node; `at` is that node's time of day."""
+    """An entry with its place in the journal. `token` is of one try of one node; `at` is that node's time of day.
+
+    `before` is the digest of the history that its node had seen, `mark` says which entry it is.
+    """
 
     number: int
     node: str
     token: str
     at: int
     body: Body
+    before: bytes
+    mark: CommitMark
 
 
 _SMALL: Final = 4096  # bytes

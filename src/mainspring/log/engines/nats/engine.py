@@ -18,7 +18,6 @@ import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -43,14 +42,16 @@ from mainspring.log.contract import (
     Watched,
     groups,
 )
+from mainspring.log.engines.history import SQLITE_FILES, OtherHistory, move_aside, other_history
 from mainspring.log.engines.nats import encoding, snapshots, stream
 from mainspring.log.engines.nats.address import NatsAddress, parse
 from mainspring.log.engines.nats.connection import CANCEL_SECONDS, ApiError, LinkLost, NatsConnection, ServerLink
-from mainspring.log.engines.nats.history import OtherHistory, StreamMessage, other_history
+from mainspring.log.engines.nats.history import StreamMessage
 from mainspring.log.engines.nats.messages import BELIEVE_SECONDS, Sender, SentMessage, StreamFollower, fell_behind
 from mainspring.log.engines.nats.replica import ApplyOutcome, Replica
 from mainspring.log.engines.nats.snapshots import USUAL_RULES, StreamTrimmer, TrimmingRules
 from mainspring.log.engines.nats.stream import StreamInfo
+from mainspring.log.engines.sqlite.appends import RUN_BYTES, AppendDecider
 from mainspring.loop import BackgroundTasks, reject, wake
 from mainspring.private_files import FILE_MODE
 
@@ -58,7 +59,6 @@ MOST_AT_ONCE = 256  # messages handed to the replica together
 STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
 STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
 AGAIN_SECONDS: Final = 0.3
-_WITH_SQLITE: Final = ("", "-wal", "-shm")
 
 T = TypeVar("T")
 
@@ -206,10 +206,13 @@ class JetStreamEngine(ReadThrough, Watched):
         sound = [index for index, one in enumerate(encoded) if not isinstance(one, Refused)]
         bodies = [one for one in encoded if not isinstance(one, Refused)]
         under_way: list[tuple[range, SentMessage]] = []
-        for group in groups(map(len, bodies), sender.limit):
+        decider = AppendDecider(self.replica.writer.log_state)
+        sizes = (len(bodies[n]) + RUN_BYTES * len(batches[index].operations) for n, index in enumerate(sound))
+        for group in groups(sizes, sender.limit):
             try:
                 body = encoding.join_batches([bodies[index] for index in group])
-                under_way.append((group, await sender.send(encoding.COMMIT, body)))
+                runs = decider.decide([batches[sound[index]].operations for index in group])
+                under_way.append((group, await sender.send(encoding.COMMIT, body, encoding.encode(runs))))
             except LogUnavailable as error:
                 for index in group:
                     results[sound[index]] = error
@@ -323,7 +326,7 @@ class JetStreamEngine(ReadThrough, Watched):
             for seq, mark in self.replica.writer.history.newest_marks(doubtful.seq):
                 there = await stream.message_at(link, self.address, seq)
                 if there is not None and there.mark != mark:
-                    self._failed(other_history(seq, mark, there.mark))
+                    self._failed(other_history(f"message {seq}", mark, there.mark))
                     return
         except (ApiError, LinkLost, TimeoutError) as error:
             _logger.warning("the history could not be compared with the server's: %s", error)
@@ -420,7 +423,8 @@ async def open_replica(replica: Replica, connection: NatsConnection, found: Stre
     why = await _why_another(replica, connection, found)
     if why:
         await replica.close()
-        aside = _put_aside(replica)
+        aside = move_aside(replica.path)
+        replica.diverged.unlink(missing_ok=True)
         _logger.error(
             "the replica %s is put aside as %s, which holds what only this node has seen; `mainspring engine compare` "
             "shows it: %s",
@@ -494,19 +498,8 @@ def _refuse_if_known(path: Path, address: NatsAddress) -> None:
             )
 
 
-def _put_aside(replica: Replica) -> Path:
-    """Under a name that no other has; nothing that was put aside is ever overwritten."""
-    path = replica.path
-    aside = next(name for number in count(1) if not (name := path.with_name(f"{path.name}.replaced-{number}")).exists())
-    for suffix in _WITH_SQLITE:
-        with suppress(FileNotFoundError):
-            os.replace(f"{path}{suffix}", f"{aside}{suffix}")
-    replica.diverged.unlink(missing_ok=True)
-    return aside
-
-
 def _remove(replica: Replica) -> None:
-    for suffix in _WITH_SQLITE:
+    for suffix in SQLITE_FILES:
         Path(f"{replica.path}{suffix}").unlink(missing_ok=True)
     replica.suspect.unlink(missing_ok=True)
 

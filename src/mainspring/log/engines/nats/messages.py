@@ -25,10 +25,11 @@ from nats.aio.msg import Msg
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import FormatError, InDoubt, LogUnavailable
+from mainspring.log.engines.history import other_history
 from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.connection import ApiError, LinkLost, NatsConnection, ServerLink
 from mainspring.log.engines.nats.encoding import StreamEnvelope
-from mainspring.log.engines.nats.history import StreamMessage, other_history
+from mainspring.log.engines.nats.history import StreamMessage
 from mainspring.log.engines.nats.replica import ApplyOutcome
 from mainspring.loop import reject, resolve, time_limit
 
@@ -242,7 +243,7 @@ class StreamFollower:
         if self._mark and seq >= first:
             there = await stream.message_at(link, self._address, seq)
             if there is None or there.mark != self._mark:
-                raise other_history(seq, self._mark, "gone" if there is None else there.mark)
+                raise other_history(f"message {seq}", self._mark, "gone" if there is None else there.mark)
 
     def _count_gap(self) -> None:
         times = self._gaps[1] + 1 if self._gaps[0] == self._next else 1
@@ -307,8 +308,8 @@ class Sender:
             self._max_payload = link.client.max_payload
         return max(1, self._max_payload - encoding.ENVELOPE_BYTES)
 
-    async def send(self, kind: str, body: bytes) -> SentMessage:
-        """Returns when the server has it."""
+    async def send(self, kind: str, body: bytes, runs: bytes = b"") -> SentMessage:
+        """Returns when the server has it. `runs` are left out where the message would be too big with them."""
         async with self._one_at_a_time:
             self._number += 1
             number = self._number
@@ -319,7 +320,8 @@ class Sender:
                 parts = list(encoding.parts_of(body, self.limit))
                 for part, piece in enumerate(parts):
                     deadline = loop.time() + self._patience
-                    envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts), *self._seen)
+                    fit = runs if len(body) + len(runs) <= self.limit else b""
+                    envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts), *self._seen, fit)
                     await self._store(f"{self.writer}.{number}.{part}", encoding.encode_envelope(envelope), deadline)
             except BaseException:
                 self._applied.pop(number, None)
