@@ -27,7 +27,7 @@ from mainspring.bus.access import Token, TokenSource
 from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
-from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, open_engine
+from mainspring.log import Append, Engine, FallibleEngine, Log, LogClock, LogGone, Prepared, TimedEngine, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_data
 from mainspring.node.batches import BatchConsuming
@@ -235,6 +235,7 @@ class Core:
         self.versions: PublishedVersions = PublishedVersions(self.bus)
         self.kernel: Kernel = Kernel(
             loop=self.loop,
+            clock=self.clock,
             ids=self._message_ids,
             log=self.log,
             default_timeout_ms=settings.request_timeout_ms,
@@ -305,7 +306,17 @@ class Core:
         if self.log.shared:
             watching = asyncio.create_task(self.durability.follow(), name="durability")
             self._undo.callback(watching.cancel)
+        if isinstance(engine, TimedEngine):
+            await self._go_by_time_of(engine)
         self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
+
+    async def _go_by_time_of(self, engine: TimedEngine) -> None:
+        """Nodes of one log have one time of day: the servers', whatever this machine's clock says."""
+        clock = LogClock(self.clock)
+        await with_patience(functools.partial(clock.ask, engine), self.loop, self.settings.wait_for_engine)
+        following = asyncio.create_task(clock.follow(engine, self.loop), name="log clock")
+        self._undo.callback(following.cancel)
+        self.clock = clock
 
     def _alone(self) -> Alone:
         name = node_name(self.settings.node, "")
