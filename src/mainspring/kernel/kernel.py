@@ -345,12 +345,14 @@ class Kernel:
         data: Any = None,
         *,
         timeout: Duration | None = None,
+        id: str | None = None,
         correlation: str | None = None,
         causation: str | None = None,
     ) -> asyncio.Future[Any]:
         """Send a command or a query; await the outcome: the reply's data, or `Fail` with the error's code.
 
-        It is sent by calling, not by awaiting. Giving up the wait does not take it back.
+        It is sent by calling, not by awaiting. Giving up the wait does not take it back. A durable command with an `id`
+        may be sent again: it is carried out once.
         """
         if kind not in ("command", "query"):
             raise ValueError(f"ask takes a command or a query, not {kind!r}")
@@ -360,7 +362,7 @@ class Kernel:
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         trace = None if tracing.recorder is None else tracing.here()
-        metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, limit_ms, trace)
+        metadata = Metadata(id or self.ids(), self.exchange.wall_ms(), correlation, causation, limit_ms, trace)
         waiter: asyncio.Future[Any] = self._aio.create_future()
         caller: Origin = AskOrigin(waiter, self._asked)
         message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@
 | export_import | a log as lines of JSON: out of any engine, into any other |
 | contents | `survey`: how much a log holds |
 | comparison | `compare_logs`: where two logs go apart, and what only one of them holds |
-| engines/ | memory and sqlite (embedded), nats and mongo (plug-ins), and the registry that finds them |
+| engines/ | memory and sqlite (embedded), postgres, nats and mongo (plug-ins), and the registry that finds them |
 """
 
 from __future__ import annotations

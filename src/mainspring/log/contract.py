@@ -69,6 +69,7 @@ __all__ = [
     "Inspection",
     "KeptRecord",
     "KeptTail",
+    "LogAccess",
     "LogDamaged",
     "LogExists",
     "LogGone",
@@ -352,6 +353,12 @@ class LogLocked(MainspringError):
     code = "log_locked"
 
 
+class LogAccess(MainspringError):
+    """The server is there and does not let this node in."""
+
+    code = "log_access"
+
+
 class LogMissing(MainspringError):
     """There is no log, or no export, where one was looked for."""
 
@@ -506,7 +513,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one committed batch changed. `own`: the batch was this node's.
+    """What one committed batch changed, or several of one commit that only append. `own`: they were this node's.
 
     A record that was deleted has the version `ABSENT` and no value.
     """

@@ -36,9 +36,11 @@ class LogClock:
         self._asked = False
 
     def wall_ns(self) -> int:
+        """Nanoseconds since 1970 in UTC, by the servers' clock."""
         return self.now_ns() + self._ahead_ns
 
     def wall_ms(self) -> int:
+        """Milliseconds since 1970 in UTC, cut from `wall_ns`."""
         return (self.now_ns() + self._ahead_ns) // _NS_PER_MS
 
     async def ask(self, engine: TimedEngine) -> None:

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mainspring.cli.support.output import CommandFailed
+from mainspring.cli.support.output import CommandFailed, JsonOption, say_json
 
 # The file of the project -> the template below cli/node/project
 TEMPLATES: Final = {
@@ -46,6 +46,7 @@ def files_of(name: str) -> dict[str, str]:
 def new(
     name: Annotated[str, typer.Argument(help="The project's name; its folder and its module are called so.")],
     into: Annotated[Path | None, typer.Option(help="Where to make the folder.  [default: here]")] = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a small project to begin with. One program that uses every part, and its tests."""
     written = files_of(name)
@@ -61,6 +62,9 @@ def new(
             f"cannot write to {folder}: {error.strerror}", remedy="choose another place with --into"
         ) from None
     module = next(iter(written)).removesuffix(".py")
+    if as_json:
+        say_json({"folder": str(folder), "files": list(written), "program": f"{module}:app"})
+        return
     typer.echo(f"made {folder}: {', '.join(written)}")
     typer.echo(f"  cd {folder} && mainspring serve {module}:app --reload")
     typer.echo("  pytest     # needs: pip install pytest pytest-asyncio")

@@ -21,7 +21,7 @@ import typer
 
 from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed
+from mainspring.cli.support.output import CommandFailed, SpeaksJsonOption
 from mainspring.json_text import JsonRefused, check_json
 from mainspring.kernel import CausationNode, draw_tree
 from mainspring.loop import MonotonicClock
@@ -170,11 +170,13 @@ def run(
     data: Annotated[
         Path | None, typer.Option(help="Directory of what must survive; without one, nothing does.")
     ] = None,
+    as_json: SpeaksJsonOption = True,
 ) -> None:
     """Answer messages on standard input without a node. One JSON line each; ends when nothing is left to do.
 
     Exit code 0 when every line succeeded, 1 when one failed. Example: `run shop:app < messages.ndjson`.
     """
+    del as_json
     failed = asyncio.run(_run(program, data))
     if failed:
         typer.echo(f"mainspring: {failed} of the lines failed", err=True)

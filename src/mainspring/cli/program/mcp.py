@@ -19,6 +19,7 @@ import typer
 
 from mainspring.cli.program.kernel import listed
 from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
+from mainspring.cli.support.output import SpeaksJsonOption
 from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
 
@@ -195,11 +196,13 @@ def mcp(
     timeout_ms: Annotated[
         int, typer.Option(min=1, metavar="MS", help="How long to wait for an answer of the node, in milliseconds.")
     ] = TIMEOUT_MS,
+    as_json: SpeaksJsonOption = True,
 ) -> None:
     """Offer a node's messages to a language model. A Model Context Protocol server on standard input and output.
 
     Example: `mcp --only 'Order.*' --read-only`.
     """
+    del as_json
     server = Server(lambda: node.open(timeout_ms), read_only=read_only, only=tuple(only or ()))
     for given in sys.stdin.buffer:
         line = given.decode(errors="replace")

@@ -15,9 +15,9 @@ import typer
 
 from mainspring.cli.support.options import TokenOption, UrlOption
 from mainspring.cli.support.output import JsonOption
-from mainspring.cli.support.settings import load_all
 from mainspring.client import PATIENCE_S, NodeConnection
 from mainspring.errors import MainspringError
+from mainspring.settings import load_all
 
 _TAB_PATIENCE_S: Final = 1.0
 
@@ -33,7 +33,7 @@ class NodeAddress:
 
     @property
     def address(self) -> str:
-        return self.url if self.url is not None else load_all().settings.bus_url
+        return self.url if self.url is not None else load_all().settings.url
 
     def connect(self, patience_s: float = PATIENCE_S) -> NodeConnection:
         """A connection to the node; nothing is sent yet."""

@@ -22,6 +22,7 @@ certificate instead, where the node has an authority for those of clients: TLS h
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -46,6 +47,7 @@ _PREFLIGHT_AGE_S: Final = "600"
 SUBPROTOCOL: Final = "mainspring"
 TOKEN_PROTOCOL: Final = "mainspring.token."
 SID_DIGITS: Final = 12  # of a random id: enough to tell connections apart, and every event carries it
+OUTSIDE: Final = "X-Mainspring-Outside"  # the address of who asks through a web server of the node's program
 MAX_TOKEN: Final = 512  # characters; ours have 46
 FURTHEST_S: Final = 86_400.0  # one sleep; clocks are set, so the rest is counted again then
 
@@ -144,6 +146,21 @@ async def claimed_agent(request: web.Request) -> Caller:
     if agent is not None and not agent.isprintable():
         raise HttpProblem("bad_query", "The agent id is not printable text.", "Send plain text.")
     return Caller(agent or None, address=request.remote or "")
+
+
+def trusting_own_user(identify: Identify) -> Identify:
+    """Ask nobody for a token who comes through a unix socket: it is a process of the node's own user and program.
+
+    Unless it speaks for somebody else (`OUTSIDE`), as a web server does in which the node's pages are mounted.
+    """
+
+    async def who(request: web.Request) -> Who:
+        connection = None if request.transport is None else request.transport.get_extra_info("socket")
+        if connection is not None and connection.family == socket.AF_UNIX and OUTSIDE not in request.headers:
+            return Caller(None)
+        return await identify(request)
+
+    return who
 
 
 class TokenAuthenticator:

@@ -29,7 +29,7 @@ from pymongo.errors import (
 from pymongo.monitoring import ConnectionPoolListener
 
 from mainspring.errors import MainspringError, SettingError
-from mainspring.log.contract import Durability, LogUnavailable
+from mainspring.log.contract import Durability, LogAccess, LogUnavailable
 from mainspring.loop import Clock
 
 _CONNECT_MS: Final = 2_000
@@ -163,12 +163,6 @@ def _milliseconds(key: str, value: str) -> int:
 
 _ACCESS_CODES = frozenset((13, 18, 31, 8000))  # unauthorized, authentication failed, no such role, Atlas' own
 _DUPLICATE = 11000
-
-
-class LogAccess(MainspringError):
-    """The server is there and does not let this node in."""
-
-    code = "log_access"
 
 
 def never_sent(error: PyMongoError) -> bool:

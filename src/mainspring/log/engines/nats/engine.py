@@ -51,6 +51,7 @@ from mainspring.log.engines.nats.messages import BELIEVE_SECONDS, Sender, SentMe
 from mainspring.log.engines.nats.replica import ApplyOutcome, Replica
 from mainspring.log.engines.nats.snapshots import USUAL_RULES, StreamTrimmer, TrimmingRules
 from mainspring.log.engines.nats.stream import StreamInfo
+from mainspring.log.engines.sqlite.appends import RUN_BYTES, AppendDecider
 from mainspring.loop import BackgroundTasks, reject, wake
 from mainspring.private_files import FILE_MODE
 
@@ -211,10 +212,13 @@ class JetStreamEngine(ReadThrough, Watched):
         sound = [index for index, one in enumerate(encoded) if not isinstance(one, Refused)]
         bodies = [one for one in encoded if not isinstance(one, Refused)]
         under_way: list[tuple[range, SentMessage]] = []
-        for group in groups(map(len, bodies), sender.limit):
+        decider = AppendDecider(self.replica.writer.log_state)
+        sizes = (len(bodies[n]) + RUN_BYTES * len(batches[index].operations) for n, index in enumerate(sound))
+        for group in groups(sizes, sender.limit):
             try:
                 body = encoding.join_batches([bodies[index] for index in group])
-                under_way.append((group, await sender.send(encoding.COMMIT, body)))
+                runs = decider.decide([batches[sound[index]].operations for index in group])
+                under_way.append((group, await sender.send(encoding.COMMIT, body, encoding.encode(runs))))
             except LogUnavailable as error:
                 for index in group:
                     results[sound[index]] = error

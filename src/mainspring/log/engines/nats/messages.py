@@ -308,8 +308,8 @@ class Sender:
             self._max_payload = link.client.max_payload
         return max(1, self._max_payload - encoding.ENVELOPE_BYTES)
 
-    async def send(self, kind: str, body: bytes) -> SentMessage:
-        """Returns when the server has it."""
+    async def send(self, kind: str, body: bytes, runs: bytes = b"") -> SentMessage:
+        """Returns when the server has it. `runs` are left out where the message would be too big with them."""
         async with self._one_at_a_time:
             self._number += 1
             number = self._number
@@ -320,7 +320,8 @@ class Sender:
                 parts = list(encoding.parts_of(body, self.limit))
                 for part, piece in enumerate(parts):
                     deadline = loop.time() + self._patience
-                    envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts), *self._seen)
+                    fit = runs if len(body) + len(runs) <= self.limit else b""
+                    envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts), *self._seen, fit)
                     await self._store(f"{self.writer}.{number}.{part}", encoding.encode_envelope(envelope), deadline)
             except BaseException:
                 self._applied.pop(number, None)
