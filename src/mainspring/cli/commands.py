@@ -25,6 +25,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "actors": ("program.kernel", "actors"),
     "dead-messages": ("program.kernel", "dead_messages"),
     "mcp": ("program.mcp", "mcp"),
+    "decode": ("program.codec", "decode"),
     "doctor": ("node.doctor", "doctor"),
     "nodes": ("node.engine", "nodes"),
     "engine": ("node.engine", "app"),
