@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from mainspring.client import Client as Client
     from mainspring.client import SyncClient as SyncClient
     from mainspring.client import connect as connect
+    from mainspring.codec import Codec as Codec
+    from mainspring.codec import CodecError as CodecError
     from mainspring.errors import MainspringError as MainspringError
     from mainspring.kernel import Blob as Blob
     from mainspring.kernel import BlockingContext as BlockingContext
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "mainspring.app": "App BlockingEvent Depends Event",
     "mainspring.client": "Client SyncClient connect",
+    "mainspring.codec": "Codec CodecError",
     "mainspring.errors": "MainspringError",
     "mainspring.kernel": "Blob BlockingContext Context Fail RestartPolicy",
     "mainspring.retries": "Reject",

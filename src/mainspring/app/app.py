@@ -46,6 +46,7 @@ from mainspring.app.verbs import NO_DATA, AppVerbs, Declaring
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Overlap, Start, TopicConfig
+from mainspring.codec import Codec, Encoding, encoding_of
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import (
     Capability,
@@ -83,6 +84,9 @@ class App(AppVerbs):
     With `restart` the handlers are supervised: after too many faults in a while their capability is given up, until
     somebody starts it again. It is also the policy of low-level capabilities and processes, which always are.
 
+    With a `codec`, everything the program stores and sends is encoded before it leaves the program: payloads, data of
+    messages, arguments and journals of runs, tasks and their results. Who has no codec sees that it is.
+
     `state` is for what handlers share (a database, a client): set it in a start function or in the lifespan, an
     async context manager around the life of the node that gets the app.
     """
@@ -92,6 +96,7 @@ class App(AppVerbs):
     concurrency: int = 100
     checker: Checker | None = None  # asked who may use a topic: (topic, action, {agent, scopes}) -> bool
     lifespan: Lifespan | None = field(default=None, repr=False)  # once made: what a web framework takes
+    codec: Codec | None = field(default=None, repr=False)  # encodes what the program stores and sends
     state: SimpleNamespace = field(default_factory=SimpleNamespace, repr=False)
     handlers: list[Declared] = field(default_factory=list, repr=False)
     low_level: list[Capability] = field(default_factory=list, repr=False)
@@ -109,10 +114,12 @@ class App(AppVerbs):
     dependencies: Dependencies = field(default_factory=Dependencies, repr=False)
     replaced_steps: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
     tasks: TaskRegistry = field(init=False, repr=False)
+    encoding: Encoding | None = field(init=False, repr=False)
     node: Callable[[], NodeVerbs] | None = field(default=None, repr=False)  # how verbs are carried out, while served
 
     def __post_init__(self) -> None:
-        self.tasks = TaskRegistry(self.name)
+        self.encoding = encoding_of(self.codec)
+        self.tasks = TaskRegistry(self.name, self.encoding)
         self.tasks.bind = lambda task: self.dependencies.bind(task.function, "task", task.name, TaskContext)
         self.hooks.lifespan = self.lifespan
         self.lifespan = self.serve_with
@@ -715,6 +722,8 @@ class App(AppVerbs):
         handlers = [_in_order(each) if concurrency > 1 else each for each in bound]
         if self.middlewares and isolation == "task":
             handlers = [replace(handler, around=self.middlewares.call) for handler in handlers]
+        if self.encoding is not None:
+            handlers = [replace(handler, encoding=self.encoding) for handler in handlers]
         answers = [handler for handler in handlers if handler.kind != "event"]
         taken = name in reserved or any(capability.id == name for capability in self.low_level)
         if taken and answers:

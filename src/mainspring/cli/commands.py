@@ -24,6 +24,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "trace": ("program.kernel", "trace"),
     "actors": ("program.kernel", "actors"),
     "mcp": ("program.mcp", "mcp"),
+    "decode": ("program.codec", "decode"),
     "doctor": ("node.doctor", "doctor"),
     "nodes": ("node.engine", "nodes"),
     "engine": ("node.engine", "app"),

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from mainspring.codec import Encoding
 from mainspring.kernel.errors import CapabilityError
 from mainspring.loop import runs_in_thread
 from mainspring.message import is_type
@@ -57,6 +58,7 @@ class Handler:
     concurrency: int | None = None
     key: Callable[[Any], Any] | None = None
     around: Callable[..., Awaitable[Any]] | None = None  # called with kind, type, data, ctx and what does the work
+    encoding: Encoding | None = None  # of data that is sent and received
 
 
 @dataclass(frozen=True)

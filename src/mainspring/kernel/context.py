@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from mainspring.codec import Encoding
 from mainspring.durations import Duration, duration_ms, seconds, timeout_ms
 from mainspring.errors import fail_from
 from mainspring.kernel.blobs import MAX_BLOB_BYTES, BlobPointer, read_blob
@@ -129,6 +130,38 @@ def in_thread(function: Callable[[Any, Any], Any], threads: HandlerThreads) -> C
     @functools.wraps(function)
     def call(value: Any, ctx: Context) -> Any:
         return threads.call(function, value, BlockingContext(ctx._port, ctx.message, ctx.origin))
+
+    return call
+
+
+class EncodingPort:
+    """A port for a program with a codec: what its contexts send is encoded, what they get is decoded."""
+
+    def __init__(self, port: Port, encoding: Encoding) -> None:
+        self._port = port
+        self._encoding = encoding
+        self.sleep: Callable[[float], Awaitable[None]] = port.sleep
+        self.publish: Callable[..., Awaitable[Any]] = port.publish
+
+    def emit(self, cause: Message, type: str, raw: msgspec.Raw) -> None:
+        self._port.emit(cause, type, self._encoding.seal_data(type, raw))
+
+    async def request(
+        self, cause: Message, kind: str, type: str, raw: msgspec.Raw, timeout_ms: float | None
+    ) -> Message:
+        sealed = self._encoding.seal_data(type, raw)
+        answer = await self._port.request(cause, kind, type, sealed, timeout_ms)
+        return msgspec.structs.replace(answer, raw=msgspec.Raw(self._encoding.open(answer.raw)))
+
+    def after(self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw) -> str:
+        return self._port.after(cause, delay_ms, kind, type, self._encoding.seal_data(type, raw))
+
+
+def with_encoding(function: Callable[[Any, Any], Any], encoding: Encoding) -> Callable[[Any, Context], Any]:
+    """The function with a context whose messages the codec encodes."""
+
+    def call(value: Any, ctx: Context) -> Any:
+        return function(value, Context(EncodingPort(ctx._port, encoding), ctx.message, ctx.origin))
 
     return call
 

@@ -430,7 +430,7 @@ class Exchange:
         origin.settled()
 
     def _repeated(self, earlier: Mail, message: Message, origin: Origin) -> None:
-        if same_content(earlier.message, message):
+        if same_content(earlier.message, message, earlier.contract.input):
             origin.settled()
             return
         text = "this id is in flight with other content"

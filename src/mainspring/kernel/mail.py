@@ -17,7 +17,7 @@ from mainspring.message import Message
 from mainspring.telemetry import OpenSpan
 
 if TYPE_CHECKING:
-    from mainspring.kernel.contracts import Contract
+    from mainspring.kernel.contracts import Contract, Shape
     from mainspring.kernel.supervisor import ActorSlot
 
 
@@ -107,13 +107,18 @@ class AskOrigin(SendOrigin):
         return True
 
 
-def same_content(one: Message, other: Message) -> bool:
-    """Whether two messages with one id have the same content; a resend has a time stamp of its own."""
+def same_content(one: Message, other: Message, shape: Shape) -> bool:
+    """Whether two messages with one id have the same content; a resend has a time stamp of its own.
+
+    `shape` is that of their data: what a codec encodes twice looks different.
+    """
     if one.kind != other.kind or one.type != other.type:
         return False
     if (one.metadata.correlation, one.metadata.causation) != (other.metadata.correlation, other.metadata.causation):
         return False
-    return bytes(one.raw) == bytes(other.raw) or _equal(one.data, other.data)
+    if bytes(one.raw) == bytes(other.raw):
+        return True
+    return _equal(msgspec.json.decode(shape.opened(one.raw)), msgspec.json.decode(shape.opened(other.raw)))
 
 
 def _equal(one: Any, other: Any) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,6 +17,7 @@ import msgspec
 
 from mainspring.app import App
 from mainspring.bus import DeadLetter, GroupInfo, Published, ScheduleInfo, TopicConfig
+from mainspring.codec import Encoding
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import draw_tree
 from mainspring.log import DamagedEvent, Log
@@ -171,8 +172,10 @@ class World:
 
     async def publish(self, topic: str, payload: Any, *, delay: Duration = 0, **options: Any) -> Published:
         """Publish an event; the other `options` (key, headers, id, ...) are the bus's own."""
-        work = self.node.bus.publish(topic, encode_bytes(payload), delay_ms=duration_ms(delay), **options)
-        return await self._call(work)
+        text, encoding = encode_bytes(payload), self._encoding
+        if encoding is not None:
+            text = encoding.seal(text)
+        return await self._call(self.node.bus.publish(topic, text, delay_ms=duration_ms(delay), **options))
 
     async def configure(self, topic: TopicConfig) -> None:
         """Create a topic with these settings, or change them."""
@@ -215,8 +218,14 @@ class World:
     # -- looking
 
     def events(self, topic: str) -> Events:
-        """The stored events of a topic, by partition and offset; none when it does not exist."""
-        return self._run(stored_events(self.node.log, topic))
+        """The stored events of a topic, by partition and offset; none when it does not exist.
+
+        What the codec of the app has encoded is decoded.
+        """
+        found, encoding = self._run(stored_events(self.node.log, topic)), self._encoding
+        if encoding is None:
+            return found
+        return Events(replace(each, payload=encoding.readable(each.payload)) for each in found)
 
     def runs(self, program: str | None = None) -> list[SeenRun]:
         """Durable runs by id, of one program or of all."""
@@ -267,10 +276,20 @@ class World:
         return result
 
     async def _ask(self, kind: str, type: str, data: Any, timeout: Duration | None) -> Any:
-        return await self.node.kernel.ask(kind, type, {} if data is None else data, timeout=timeout)
+        answer = await self.node.kernel.ask(kind, type, self._sent(type, data), timeout=timeout)
+        return answer if self._encoding is None else self._encoding.open_value(answer)
+
+    def _sent(self, type: str, data: Any) -> Any:
+        """Data as the program itself would send it."""
+        given = {} if data is None else data
+        return given if self._encoding is None else self._encoding.seal_data(type, encode_bytes(given))
+
+    @property
+    def _encoding(self) -> Encoding | None:
+        return None if self.node.app is None else self.node.app.encoding
 
     async def _begin_request(self, kind: str, type: str, data: Any) -> None:
-        outcome = self.node.kernel.ask(kind, type, {} if data is None else data)
+        outcome = self.node.kernel.ask(kind, type, self._sent(type, data))
         outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else will look
 
     async def _emit(self, type: str, data: Any) -> None:

@@ -89,7 +89,7 @@ class DurableCommands:
         assert mail.origin is not None
         entry = self._open.get(message.metadata.id)
         if entry is not None:
-            if same_content(entry.stored.message, message):
+            if same_content(entry.stored.message, message, mail.contract.input):
                 exchange.open_request(mail)
                 entry.mails.append(mail)
             else:
@@ -156,7 +156,7 @@ class DurableCommands:
             self._not_stored(entry)
             return
         for mail in entry.mails:
-            if not same_content(stored.message, mail.message):
+            if not same_content(stored.message, mail.message, mail.contract.input):
                 self._exchange.fail(mail, faults.DUPLICATE_ID, 409, _TAKEN, _OWN_ID)
             elif stored.outcome is not None:
                 self._answer(mail, stored.outcome)

@@ -205,6 +205,12 @@ class JetStreamEngine(ReadThrough, Watched):
         durability, _ = await stream.durability_and_window(self.address, found, self._connection.servers)
         return durability
 
+    async def time_ms(self) -> int:
+        try:
+            return await stream.time_ms(self.link, self.address)
+        except (ApiError, LinkLost, TimeoutError, nats.errors.Error) as error:
+            raise LogUnavailable(f"the server does not say what time it is: {error}", remedy="try again") from error
+
     # -- writing
 
     async def commit(self, batches: Sequence[Batch]) -> list[Result]:
