@@ -168,14 +168,22 @@ class EncodingPort:
         self._port.emit(cause, type, self._encoding.seal_data(type, raw))
 
     async def request(
-        self, cause: Message, kind: str, type: str, raw: msgspec.Raw, timeout_ms: float | None
+        self,
+        cause: Message,
+        kind: str,
+        type: str,
+        raw: msgspec.Raw,
+        timeout_ms: float | None,
+        retry: Retry | None = None,
     ) -> Message:
         sealed = self._encoding.seal_data(type, raw)
-        answer = await self._port.request(cause, kind, type, sealed, timeout_ms)
+        answer = await self._port.request(cause, kind, type, sealed, timeout_ms, retry)
         return msgspec.structs.replace(answer, raw=msgspec.Raw(self._encoding.open(answer.raw)))
 
-    def after(self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw) -> str:
-        return self._port.after(cause, delay_ms, kind, type, self._encoding.seal_data(type, raw))
+    def after(
+        self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw, retry: Retry | None = None
+    ) -> str:
+        return self._port.after(cause, delay_ms, kind, type, self._encoding.seal_data(type, raw), retry)
 
 
 def with_encoding(function: Callable[[Any, Any], Any], encoding: Encoding) -> Callable[[Any, Context], Any]:
