@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, TypeVar
 import msgspec
 import uuid_utils
 
-from mainspring.backoff import Backoff
 from mainspring.data_types import ModelMistake, is_model, json_encoder, model_members
 from mainspring.errors import MainspringError
 from mainspring.json_text import nesting
@@ -97,7 +96,7 @@ class Retry(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
 
     def pause_ms(self, attempt: int) -> int:
         """How long to wait when attempt number `attempt` has failed."""
-        return Backoff(self.backoff_ms, self.max_backoff_ms).delay_ms(attempt)
+        return min(self.backoff_ms << attempt - 1, self.max_backoff_ms)
 
 
 if TYPE_CHECKING:
