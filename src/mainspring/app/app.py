@@ -8,6 +8,7 @@ and `Stock.Count` take turns, `Order.Place` waits for neither. Declarations are 
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -46,6 +47,7 @@ from mainspring.app.verbs import NO_DATA, AppVerbs, Declaring
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Overlap, Start, TopicConfig
+from mainspring.codec import Codec, Encoding, encoding_of
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import (
     Capability,
@@ -55,6 +57,7 @@ from mainspring.kernel import (
     Isolation,
     Kernel,
     RestartPolicy,
+    Retry,
     handler_from,
 )
 from mainspring.loop import runs_in_thread
@@ -83,6 +86,9 @@ class App(AppVerbs):
     With `restart` the handlers are supervised: after too many faults in a while their capability is given up, until
     somebody starts it again. It is also the policy of low-level capabilities and processes, which always are.
 
+    With a `codec`, everything the program stores and sends is encoded before it leaves the program: payloads, data of
+    messages, arguments and journals of runs, tasks and their results. Who has no codec sees that it is.
+
     `state` is for what handlers share (a database, a client): set it in a start function or in the lifespan, an
     async context manager around the life of the node that gets the app.
     """
@@ -92,6 +98,7 @@ class App(AppVerbs):
     concurrency: int = 100
     checker: Checker | None = None  # asked who may use a topic: (topic, action, {agent, scopes}) -> bool
     lifespan: Lifespan | None = field(default=None, repr=False)  # once made: what a web framework takes
+    codec: Codec | None = field(default=None, repr=False)  # encodes what the program stores and sends
     state: SimpleNamespace = field(default_factory=SimpleNamespace, repr=False)
     handlers: list[Declared] = field(default_factory=list, repr=False)
     low_level: list[Capability] = field(default_factory=list, repr=False)
@@ -109,10 +116,12 @@ class App(AppVerbs):
     dependencies: Dependencies = field(default_factory=Dependencies, repr=False)
     replaced_steps: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
     tasks: TaskRegistry = field(init=False, repr=False)
+    encoding: Encoding | None = field(init=False, repr=False)
     node: Callable[[], NodeVerbs] | None = field(default=None, repr=False)  # how verbs are carried out, while served
 
     def __post_init__(self) -> None:
-        self.tasks = TaskRegistry(self.name)
+        self.encoding = encoding_of(self.codec)
+        self.tasks = TaskRegistry(self.name, self.encoding)
         self.tasks.bind = lambda task: self.dependencies.bind(task.function, "task", task.name, TaskContext)
         self.hooks.lifespan = self.lifespan
         self.lifespan = self.serve_with
@@ -131,12 +140,32 @@ class App(AppVerbs):
         restart: RestartPolicy | None = None,
         id: str | None = None,
         timeout: Duration | None = None,
+        retry: Retry | None = None,
         reply: Any = None,
     ) -> Declaring: ...
 
     @overload
     def command(
-        self, type: str, data: Any, *, id: str | None = None, timeout: Duration | None = None, reply: Any = None
+        self,
+        type: str,
+        data: Any,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def command(
+        self,
+        type: str,
+        data: Any,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
     ) -> Coroutine[Any, Any, Any]: ...
 
     def command(
@@ -153,6 +182,7 @@ class App(AppVerbs):
         restart: RestartPolicy | None = None,
         id: str | None = None,
         timeout: Duration | None = None,
+        retry: Retry | None = None,
         reply: Any = None,
     ) -> Any:
         """Handle a command: `(data, ctx)`; what the function returns is the reply's data.
@@ -167,13 +197,13 @@ class App(AppVerbs):
         `durable`, `isolation`, `memory_mb` and `restart` are about the whole capability; say them on one handler.
 
         Where the app is served, `await app.command("Order.Place", {...})` sends a command, as `Client.command` does;
-        `id`, `timeout` and `reply` belong to that.
+        `id`, `timeout`, `retry` and `reply` belong to that.
         """
         if data is not NO_DATA:
-            return self.carry_out("command", type, data, id=id, timeout=timeout, reply=reply)
+            return self.carry_out("command", type, data, id=id, timeout=timeout, retry=retry, reply=reply)
         options = {"description": description, "concurrency": concurrency, "key": key}
         said = {"durable": durable, "isolation": isolation, "memory_mb": memory_mb, "restart": restart}
-        asked = {"id": id, "timeout": timeout, "reply": reply}
+        asked = {"id": id, "timeout": timeout, "retry": retry, "reply": reply}
         return self._declare("command", type, options, said, asked)
 
     @overload
@@ -188,12 +218,30 @@ class App(AppVerbs):
         key: str | Callable[[Any], Any] | None = None,
         restart: RestartPolicy | None = None,
         timeout: Duration | None = None,
+        retry: Retry | None = None,
         reply: Any = None,
     ) -> Declaring: ...
 
     @overload
     def query(
-        self, type: str, data: Any, *, timeout: Duration | None = None, reply: Any = None
+        self,
+        type: str,
+        data: Any,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def query(
+        self,
+        type: str,
+        data: Any,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
     ) -> Coroutine[Any, Any, Any]: ...
 
     def query(
@@ -208,14 +256,15 @@ class App(AppVerbs):
         key: str | Callable[[Any], Any] | None = None,
         restart: RestartPolicy | None = None,
         timeout: Duration | None = None,
+        retry: Retry | None = None,
         reply: Any = None,
     ) -> Any:
         """Handle a query: like a command, but nothing changes by asking. `await app.query(type, data)` asks."""
         if data is not NO_DATA:
-            return self.carry_out("query", type, data, timeout=timeout, reply=reply)
+            return self.carry_out("query", type, data, timeout=timeout, retry=retry, reply=reply)
         options = {"description": description, "concurrency": concurrency, "key": key}
         said = {"isolation": isolation, "memory_mb": memory_mb, "restart": restart}
-        return self._declare("query", type, options, said, {"timeout": timeout, "reply": reply})
+        return self._declare("query", type, options, said, {"timeout": timeout, "retry": retry, "reply": reply})
 
     def on(
         self,
@@ -224,10 +273,15 @@ class App(AppVerbs):
         isolation: Isolation | None = None,
         concurrency: int | None = None,
         key: str | Callable[[Any], Any] | None = None,
+        everywhere: bool = False,
         restart: RestartPolicy | None = None,
     ) -> Declaring:
-        """Hear an event; nobody waits for what the function returns. One at a time, in order, unless told otherwise."""
-        options = {"concurrency": concurrency, "key": key}
+        """Hear an event; nobody waits for what the function returns. One at a time, in order, unless told otherwise.
+
+        Where several nodes share a log, an event is heard on the node where it happened. With `everywhere` it is also
+        heard on this one, at most once: a node that is not there misses it.
+        """
+        options = {"concurrency": concurrency, "key": key, "everywhere": everywhere}
         return self._declare("event", type, options, {"isolation": isolation, "restart": restart})
 
     def capability(
@@ -715,6 +769,8 @@ class App(AppVerbs):
         handlers = [_in_order(each) if concurrency > 1 else each for each in bound]
         if self.middlewares and isolation == "task":
             handlers = [replace(handler, around=self.middlewares.call) for handler in handlers]
+        if self.encoding is not None:
+            handlers = [replace(handler, encoding=self.encoding) for handler in handlers]
         answers = [handler for handler in handlers if handler.kind != "event"]
         taken = name in reserved or any(capability.id == name for capability in self.low_level)
         if taken and answers:

@@ -14,6 +14,7 @@ import os
 import random as random_module
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import quote
 
@@ -30,6 +31,7 @@ from mainspring.client.frames import (
     Start,
     check_texts,
     encode_event,
+    encode_payload,
     moment_ms,
     seek_frame,
     split_address,
@@ -41,9 +43,11 @@ from mainspring.client.request_reply import Requests, reply, responder
 from mainspring.client.subscription import DeadEvent, Event, StoredEvent, SubscribeOptions, Subscription, decoder
 from mainspring.client.verbs import NodeVerbs
 from mainspring.client.websocket import RandomBytes
+from mainspring.codec import Encoding, encoding_of
 from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import Clock, MonotonicClock, reject, resolve, time_limit
+from mainspring.message import Retry
 from mainspring.settings import URL_VARIABLES, load
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
@@ -72,6 +76,12 @@ class Client(ClientConnection, NodeVerbs):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._encoding = encoding_of(self.options.codec)
+        self._encode_event: Callable[..., bytes] = encode_event
+        self.decoder: Callable[[Any], Callable[[Any], Any]] = decoder
+        if self._encoding is not None:
+            self._encode_event = partial(_sealed_event, self._encoding)
+            self.decoder = partial(_opening_decoder, self._encoding)
         self._subscriptions: set[Subscription[Any]] = set()
         self._requests = Requests(self)
         self._watched = False
@@ -179,7 +189,7 @@ class Client(ClientConnection, NodeVerbs):
             event = self._event(id, item.payload, item.key, item.headers, item.delay, item.at, item.ttl)
         else:
             id = self.new_id()
-            event = self._check_size(encode_event(id, item))
+            event = self._check_size(self._encode_event(id, item))
         tally.sent += 1
         self.put(topic, Counted(id, event, tally))
 
@@ -194,7 +204,7 @@ class Client(ClientConnection, NodeVerbs):
         ttl: Duration,
     ) -> bytes:
         return self._check_size(
-            encode_event(
+            self._encode_event(
                 id,
                 payload,
                 key,
@@ -275,7 +285,7 @@ class Client(ClientConnection, NodeVerbs):
             raise self.ended
         self._begin()
         self.conversation.subscribe(held)
-        subscription = Subscription(self, held, decoder(type))
+        subscription = Subscription(self, held, self.decoder(type))
         self._subscriptions.add(subscription)
         if not self._watched and seconds(self.options.stall_check):
             self._watched = True
@@ -353,16 +363,34 @@ class Client(ClientConnection, NodeVerbs):
         return self.options.run_check
 
     async def _ask(
-        self, kind: str, type: str, data: Any, timeout: Duration | None, reply: Any, id: str | None = None
+        self,
+        kind: str,
+        type: str,
+        data: Any,
+        timeout: Duration | None,
+        reply: Any,
+        id: str | None = None,
+        retry: Retry | None = None,
     ) -> Any:
-        asked: dict[str, Any] = {"kind": kind, "type": type, "data": {} if data is None else data}
+        given = {} if data is None else data
+        encoding = self._encoding
+        if encoding is not None:
+            given = encoding.seal_data(type, encode_payload(given))
+        asked: dict[str, Any] = {"kind": kind, "type": type, "data": given}
         if id is not None:
             asked["id"] = id
         if timeout is not None:
             asked["timeout"] = duration_ms(timeout)
         # The node says how long it may take. But its answer may be lost, on a connection that nobody says is gone.
         limit_s = None if timeout is None else seconds(timeout) + LIMIT_S
+        if retry is not None:
+            asked["retry"] = retry
+            if limit_s is not None:
+                pauses_ms = sum(retry.pause_ms(attempt) for attempt in range(1, retry.max_attempts))
+                limit_s = limit_s * retry.max_attempts + pauses_ms / 1_000
         answer = (await self.http.call("POST", "/messages", asked, limit_s=limit_s)).get("data")
+        if encoding is not None:
+            answer = encoding.open_value(answer)
         return answer if reply is None else convert(answer, reply)
 
     # -- topics, groups and schedules, over HTTP or the open connection: none of it touches the flow of events
@@ -386,7 +414,8 @@ class Client(ClientConnection, NodeVerbs):
         params = {name: value for name, value in given.items() if value is not None}
         while True:
             page = await self.http.call("GET", f"/dlq/{quote(topic, safe='')}", params=params)
-            for letter in msgspec.convert(page["letters"], list[DeadEvent]):
+            letters = page["letters"] if self._encoding is None else self._encoding.readable(page["letters"])
+            for letter in msgspec.convert(letters, list[DeadEvent]):
                 yield letter
             if "next" not in page:
                 return
@@ -425,7 +454,7 @@ class Client(ClientConnection, NodeVerbs):
             params["from"] = str(moment_ms(since, now))
         if until is not None:
             params["to"] = str(moment_ms(until, now))
-        decode = decoder(type)
+        decode = self.decoder(type)
         async for page in self.http.read(topic, params=params):
             for envelope in page:
                 yield StoredEvent(envelope, decode)
@@ -438,7 +467,7 @@ class Client(ClientConnection, NodeVerbs):
         Over reconnects nothing is missed and nothing comes twice. `topic` may be a pattern, as for `subscribe`.
         """
         start = since if isinstance(since, str) else str(moment_ms(since, self.clock.wall_ms()))
-        decode = decoder(type)
+        decode = self.decoder(type)
         async for envelope in self.envelopes(topic, {"from": start}):
             yield StoredEvent(envelope, decode)
 
@@ -496,7 +525,7 @@ class Client(ClientConnection, NodeVerbs):
         members = {
             "name": name,
             "topic": topic,
-            "payload": payload,
+            "payload": payload if self._encoding is None else self._encoding.seal_value(payload),
             "every": None if every is None else duration_ms(every),
             "cron": cron,
             "timezone": timezone,
@@ -514,7 +543,7 @@ class Client(ClientConnection, NodeVerbs):
     async def schedules(self) -> list[dict[str, Any]]:
         """The schedules there are, by name: when each fires next (`nextMs`), and how its last call went (`last`)."""
         found: list[dict[str, Any]] = (await self.http.call("GET", "/schedules"))["schedules"]
-        return found
+        return found if self._encoding is None else self._encoding.readable(found)
 
     async def pause_schedule(self, name: str) -> None:
         """Have nothing published until the schedule is resumed, also after a restart."""
@@ -583,6 +612,14 @@ class Client(ClientConnection, NodeVerbs):
                 stall = watch.check(self.clock.now_ms(), self.connected, subscription.settled, lag)
                 if stall is not None:
                     (self.options.on_stall or _log_stall)(stall)
+
+
+def _sealed_event(encoding: Encoding, id: str, payload: Any, *options: Any) -> bytes:
+    return encode_event(id, msgspec.Raw(encoding.seal(encode_payload(payload))), *options)
+
+
+def _opening_decoder(encoding: Encoding, type: Any) -> Callable[[Any], Any]:
+    return encoding.decoder(decoder(type))
 
 
 def _raise_unless_passing(error: ClientError) -> None:

@@ -20,6 +20,7 @@ from mainspring.client.conversation import Conversation
 from mainspring.client.errors import CannotConnect, ClientError, Closed
 from mainspring.client.http import NodeHttp
 from mainspring.client.websocket import NotLetIn, RandomBytes, Socket, open_socket
+from mainspring.codec import Codec
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import BackgroundTasks, Clock, time_limit, wake
 from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, configured_provider, messaging
@@ -54,6 +55,7 @@ class Options:
     ssl: ssl_module.SSLContext | None = None
     headers: tuple[tuple[str, str], ...] = ()
     tracer_provider: Any = None
+    codec: Codec | None = None  # encodes what is sent and decodes what comes: that of the program it talks to
 
 
 class ClientConnection:

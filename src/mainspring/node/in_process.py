@@ -22,12 +22,14 @@ from mainspring.client import (
     moment_ms,
 )
 from mainspring.client import StoredEvent as ReadEvent
+from mainspring.codec import Encoding
 from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.errors import MainspringError
-from mainspring.kernel import Kernel
+from mainspring.kernel import Kernel, Retry
 from mainspring.log import DamagedEvent
 from mainspring.loop import Clock, time_limit
+from mainspring.message import encode_bytes
 
 T = TypeVar("T")
 
@@ -42,6 +44,7 @@ class InProcess(NodeVerbs):
         publish: Callable[..., Awaitable[Published]],
         new_id: Callable[[], str],
         event_loop: asyncio.AbstractEventLoop | None,
+        encoding: Encoding | None = None,
     ) -> None:
         self.new_id: Callable[[], str] = new_id
         self.clock: Clock = bus.clock
@@ -49,6 +52,7 @@ class InProcess(NodeVerbs):
         self._bus = bus
         self._kernel = kernel
         self._publish = publish
+        self._encoding = encoding
 
     @property
     def run_check(self) -> Duration:
@@ -80,14 +84,26 @@ class InProcess(NodeVerbs):
         return Place(stored.offset, topic, stored.partition, stored.id)
 
     async def _ask(
-        self, kind: str, type: str, data: Any, timeout: Duration | None, reply: Any, id: str | None = None
+        self,
+        kind: str,
+        type: str,
+        data: Any,
+        timeout: Duration | None,
+        reply: Any,
+        id: str | None = None,
+        retry: Retry | None = None,
     ) -> Any:
+        given, encoding = {} if data is None else data, self._encoding
+        if encoding is not None:
+            given = encoding.seal_data(type, encode_bytes(given))
         try:
-            waiting = self._kernel.ask(kind, type, {} if data is None else data, timeout=timeout, id=id)
+            waiting = self._kernel.ask(kind, type, given, timeout=timeout, id=id, retry=retry)
         except ValueError as error:  # a type that cannot be one
             raise NodeRefused(str(error), code="bad_payload") from None
         async with _refusals():
             answer = await waiting
+            if encoding is not None:
+                answer = encoding.open_value(answer)
         return answer if reply is None else convert(answer, reply)
 
     async def insist(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -97,6 +113,8 @@ class InProcess(NodeVerbs):
         self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
     ) -> AsyncIterator[ReadEvent[Any]]:
         bus, decode = self._bus, decoder(type)
+        if self._encoding is not None:
+            decode = self._encoding.decoder(decode)
         async with _refusals():
             if is_pattern(topic):
                 pattern = Pattern(topic)

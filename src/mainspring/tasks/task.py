@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Type
 import msgspec
 
 from mainspring.backoff import Backoff
+from mainspring.codec import Encoding
 from mainspring.data_types import USABLE, decoder_of, json_encoder
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
@@ -185,6 +186,10 @@ class TaskParameters:
                 kwargs[self._context] = context
         return args, kwargs
 
+    def in_clear(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
+        """`encode` for the journal of a run, which must be the same each time."""
+        return self.encode(args, kwargs)
+
     def fit(self, raw: bytes, context: TaskContext) -> str:
         """Why these arguments cannot be passed; "" when they can."""
         args, kwargs = self.decode(raw, context)
@@ -196,6 +201,23 @@ class TaskParameters:
         except TypeError as error:
             return str(error)
         return ""
+
+
+class EncodedParameters(TaskParameters):
+    """Those of a program whose codec encodes its calls."""
+
+    def __init__(self, encoding: Encoding, *given: Any) -> None:
+        super().__init__(*given)
+        self._encoding = encoding
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
+        return msgspec.Raw(self._encoding.seal(super().encode(args, kwargs)))
+
+    def in_clear(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
+        return super().encode(args, kwargs)
+
+    def decode(self, raw: bytes, context: TaskContext) -> tuple[list[Any], dict[str, Any]]:
+        return super().decode(self._encoding.open(raw), context)
 
 
 class CallOptions(TypedDict, total=False):
@@ -248,7 +270,9 @@ class Task(Generic[P, R]):
         self.in_thread: bool = runs_in_thread(function)
         self.called: Callable[..., Any] = function  # with its dependencies, once a worker has begun
         self.decode_result: Callable[[Any], Any] = _result_decoder(hints.get("return", Any))
-        self.parameters: TaskParameters = TaskParameters(function, name, hints, others)
+        self.leave_out(others)
+        if registry.encoding is not None:
+            self.decode_result = registry.encoding.decoder(self.decode_result)
         self._without_options: EnqueueOptions[P] = EnqueueOptions(self, {})
         self.__doc__ = function.__doc__
         self.__name__ = name
@@ -293,11 +317,14 @@ class Task(Generic[P, R]):
         """`Perform.enqueue`: have it done by a durable run."""
         from mainspring.tasks.in_runs import start
 
-        return start(self, perform, self.parameters.encode(args, kwargs))
+        return start(self, perform, self.parameters.in_clear(args, kwargs))
 
     def leave_out(self, others: Collection[str]) -> None:
         """These parameters are no arguments: somebody provides them."""
-        self.parameters = TaskParameters(self.function, self.name, self.hints, others)
+        encoding, given = self.registry.encoding, (self.function, self.name, self.hints, others)
+        self.parameters: TaskParameters = (
+            TaskParameters(*given) if encoding is None else EncodedParameters(encoding, *given)
+        )
 
     def begin(self) -> None:
         """Before it is called here. Raises when one of its dependencies is provided by nobody."""
@@ -434,8 +461,9 @@ def starts_per_second(rate: str | None) -> float | None:
 class TaskRegistry:
     """The tasks of one program, by name, and how they reach a node."""
 
-    def __init__(self, app: str) -> None:
+    def __init__(self, app: str, encoding: Encoding | None = None) -> None:
         self.app = app
+        self.encoding = encoding  # of calls and results
         self.around: Callable[..., Awaitable[Any]] | None = None  # the app's middleware
         self.bind: Callable[[Task[..., Any]], Callable[..., Any]] | None = None  # gives a function its dependencies
         self._tasks: dict[str, Task[..., Any]] = {}
