@@ -173,7 +173,8 @@ class NodeConnection:
     ) -> http.client.HTTPResponse:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         query = urlencode({**claims_of(self._addresses[0]), **given})
-        target = f"{path}?{query}" if query else path
+        below = self._addresses[0].path.rstrip("/") + path  # a node may be mounted in a web application
+        target = f"{below}?{query}" if query else below
         headers = {**self._headers, "Accept": "*/*"}
         if body is not None:
             headers["Content-Type"] = content_type

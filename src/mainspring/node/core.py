@@ -28,7 +28,7 @@ from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Mem
 from mainspring.codec import Encoding
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
-from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, open_engine
+from mainspring.log import Append, Engine, FallibleEngine, Log, LogClock, LogGone, Prepared, TimedEngine, open_engine
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_bytes
 from mainspring.node.batches import BatchConsuming
@@ -248,6 +248,7 @@ class Core:
         self.versions: PublishedVersions = PublishedVersions(self.bus)
         self.kernel: Kernel = Kernel(
             loop=self.loop,
+            clock=self.clock,
             ids=self._message_ids,
             log=self.log,
             default_timeout_ms=settings.request_timeout_ms,
@@ -258,6 +259,7 @@ class Core:
             on_shutdown=self._asked_to_stop,
             cluster=self.cluster,
             threads=self.threads,
+            keep_trace=settings.keep_trace,
         )
         self.kernel.enter_phase("LOAD")
         self.runtime: Runtime = Runtime(
@@ -319,7 +321,17 @@ class Core:
         if self.log.shared:
             watching = asyncio.create_task(self.durability.follow(), name="durability")
             self._undo.callback(watching.cancel)
+        if isinstance(engine, TimedEngine):
+            await self._go_by_time_of(engine)
         self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
+
+    async def _go_by_time_of(self, engine: TimedEngine) -> None:
+        """Nodes of one log have one time of day: the servers', whatever this machine's clock says."""
+        clock = LogClock(self.clock)
+        await with_patience(functools.partial(clock.ask, engine), self.loop, self.settings.wait_for_engine)
+        following = asyncio.create_task(clock.follow(engine, self.loop), name="log clock")
+        self._undo.callback(following.cancel)
+        self.clock = clock
 
     def _alone(self) -> Alone:
         name = node_name(self.settings.node, "")
@@ -364,7 +376,8 @@ class Core:
     def _introduce(self, adapters: list[str]) -> None:
         """Tell the other nodes what this one serves, now that it does."""
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
-        own = (handled for slot in slots for handled in slot.plan.handles)
+        own = {handled for slot in slots for handled in slot.plan.handles}
+        own |= {f"event:{type}" for slot in slots for type in slot.plan.everywhere}
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
         program = "" if self.declarations is None else self.declarations.programs.digest
         able = (BEATS_ROLE,) if self._has_beats else ()

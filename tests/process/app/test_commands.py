@@ -54,7 +54,17 @@ def node(project: Path) -> Iterator[Serving]:
 # --- new
 
 
+def test_a_new_fastapi_project_has_tests_that_pass(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    assert "uvicorn web_shop:api" in mainspring(tmp_path, "new", "web-shop", "--fastapi")
+    assert "3 passed" in tests_of(tmp_path / "web-shop")
+
+
 def test_a_new_project_has_tests_that_pass(project: Path) -> None:
+    assert "4 passed" in tests_of(project)
+
+
+def tests_of(project: Path) -> str:
     environment = {name: value for name, value in clean_environment().items() if not name.startswith("PYTEST")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
@@ -66,7 +76,7 @@ def test_a_new_project_has_tests_that_pass(project: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
+    return done.stdout
 
 
 def test_a_new_project_is_served_as_its_readme_says(node: Serving) -> None:
