@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import logging
 import os
 import socket
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -18,6 +20,7 @@ from mainspring.private_files import make_private_folder
 logger: logging.Logger = logging.getLogger("mainspring")
 
 BACKLOG: Final = 512  # connections that wait to be accepted
+LONGEST_PATH: Final = 100  # bytes; systems allow 104 or 108
 
 Identity = tuple[int, int]
 """Device and inode of a socket file: tells the file a server made from one that another server put there later."""
@@ -57,6 +60,15 @@ def is_foreign(path: Path) -> bool:
         return os.stat(path).st_uid not in (os.geteuid(), 0)
     except OSError:
         return False
+
+
+def private_place(data: str) -> Path:
+    """Where the node of this data directory serves other processes of its program; every one of them finds it."""
+    beside = Path(data).resolve() / "node.sock"
+    if len(os.fsencode(beside)) <= LONGEST_PATH:
+        return beside
+    name = hashlib.sha256(os.fsencode(beside)).hexdigest()[:24]
+    return Path(tempfile.gettempdir(), f"mainspring-{os.getuid()}", f"{name}.sock")
 
 
 def is_listening(path: Path) -> bool:

@@ -1,10 +1,16 @@
 /* Preloaded into a process: writes down, in order, what it does to files under POWER_CUTS_FOLDER.
  *
  * Each entry of the trace: kind (1 byte), length of the path (2), offset (8), length of the data (4), path, data.
- * Kinds: c create, w write, t truncate (offset is the size), s sync, u unlink, r rename (data is the new path), m mkdir.
+ * Kinds: c create, w write, t truncate (offset is the size), s sync, f failed sync, u unlink, r rename (data is the new
+ * path), m mkdir.
+ *
+ * The process may call `fail_files(which, first, count, error)`: of the operations that `which` names (any of "wts") on
+ * these files, `count` fail with `error`, from the `first` one after this call on. A write that fails has written half.
+ * `files_failed()` is how many have failed since.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -40,6 +46,26 @@ static void note(char kind, const char *path, int64_t offset, const void *data, 
     memcpy(head + 11, &size, 4);
     ssize_t (*put)(int, const void *, size_t) = REAL(write);
     if (put(trace, head, 15) < 0 || put(trace, path, length) < 0 || (size && put(trace, data, size) < 0)) abort();
+}
+
+static const char *failing = "";
+static int before_first, still_to_fail, fails_with, failed;
+
+void fail_files(const char *which, int first, int count, int error) {
+    pthread_mutex_lock(&lock);
+    failing = strdup(which), before_first = first - 1, still_to_fail = count, fails_with = error, failed = 0;
+    pthread_mutex_unlock(&lock);
+}
+int files_failed(void) { return failed; }
+
+static int fails(int fd, char kind) {
+    if (fd < 0 || fd >= MOST || !paths[fd] || !strchr(failing, kind)) return 0;
+    int now = 0;
+    pthread_mutex_lock(&lock);
+    if (before_first > 0) before_first--;
+    else if (still_to_fail > 0) still_to_fail--, failed++, now = 1;
+    pthread_mutex_unlock(&lock);
+    return now;
 }
 
 static int opened(int fd, const char *path, int existed) {
@@ -84,9 +110,11 @@ int close(int fd) {
         pthread_mutex_unlock(&lock);                                      \
     }
 ssize_t pwrite64(int fd, const void *data, size_t size, off64_t offset) {
-    ssize_t done = REAL(pwrite64)(fd, data, size, offset);
+    int fault = fails(fd, 'w');
+    ssize_t done = REAL(pwrite64)(fd, data, fault ? size / 2 : size, offset);
     if (done > 0) DONE(fd, 'w', offset, data, done)
-    return done;
+    if (fault) errno = fails_with;
+    return fault ? -1 : done;
 }
 ssize_t pwrite(int fd, const void *data, size_t size, off_t offset) { return pwrite64(fd, data, size, offset); }
 ssize_t write(int fd, const void *data, size_t size) {
@@ -95,17 +123,26 @@ ssize_t write(int fd, const void *data, size_t size) {
     return done;
 }
 int ftruncate64(int fd, off64_t size) {
+    if (fails(fd, 't')) return errno = fails_with, -1;
     int done = REAL(ftruncate64)(fd, size);
     if (!done) DONE(fd, 't', size, NULL, 0)
     return done;
 }
 int ftruncate(int fd, off_t size) { return ftruncate64(fd, size); }
 int fsync(int fd) {
+    if (fails(fd, 's')) {
+        DONE(fd, 'f', 0, NULL, 0)
+        return errno = fails_with, -1;
+    }
     int done = REAL(fsync)(fd);
     if (!done) DONE(fd, 's', 0, NULL, 0)
     return done;
 }
 int fdatasync(int fd) {
+    if (fails(fd, 's')) {
+        DONE(fd, 'f', 0, NULL, 0)
+        return errno = fails_with, -1;
+    }
     int done = REAL(fdatasync)(fd);
     if (!done) DONE(fd, 's', 0, NULL, 0)
     return done;

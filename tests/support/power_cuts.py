@@ -290,7 +290,8 @@ def record(folder: Path, chosen: Sequence[Sequence[str]], recorder: Path) -> lis
 
 @dataclass
 class Entry:
-    """`c` create, `w` write, `t` truncate (offset is the size), `s` sync, `u` unlink, `r` rename, `m` mkdir."""
+    """`c` create, `w` write, `t` truncate (offset is the size), `s` sync, `f` failed sync, `u` unlink, `r` rename,
+    `m` mkdir."""
 
     kind: str
     path: str
@@ -356,6 +357,8 @@ class Disk:
             self.names[os.fsdecode(entry.data)] = self.names.pop(path)
         elif entry.kind == "s":
             self._sync(path)
+        elif entry.kind == "f":  # the kernel has let go of it, and no later sync brings it back
+            self.names[path].since.clear()
         elif path in self.names:
             self.names[path].since.append(entry)
 

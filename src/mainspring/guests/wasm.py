@@ -7,9 +7,10 @@ the whole run, waiting included.
 
 wasmtime is optional and large, so it is imported when a guest is run and not before.
 
-Every import a guest can have is a method of `Abi` with the same name. Sizes and handles are i32 and pointers travel as
-i64, but hold an offset of 32 bits; whatever does not lie inside the memory is BOUNDS, and so is 0, the null pointer.
-Nothing is read or written before all of a call's pointers are checked.
+Every import a guest can use is a method of `Abi` with the same name. Compilers import whole libraries, used or not, so
+a function that this host does not offer is refused when it is called and not before. Sizes and handles are i32 and
+pointers travel as i64, but hold an offset of 32 bits; whatever does not lie inside the memory is BOUNDS, and so is 0,
+the null pointer. Nothing is read or written before all of a call's pointers are checked.
 """
 
 from __future__ import annotations
@@ -160,21 +161,38 @@ class _Run:
             raise self._explained(trap) from trap
         except self._lib.WasmtimeError as error:
             raise GuestFailed(
-                f"the module cannot be run: {_first_line(str(error))}",
-                remedy="name a module: .wasm, or its text form .wat",
+                f"the module cannot be run: {_reason(str(error))}",
+                remedy="compile it again; `wasm-tools validate` says where a module is wrong",
             ) from error
 
     def _instantiate(self, binary: bytes) -> Any:
+        module = self._lib.Module(self._engine, binary)
         linker = self._lib.Linker(self._engine)
-        types = {_I32: self._lib.ValType.i32(), _I64: self._lib.ValType.i64()}
-        for name, (takes, gives) in _IMPORTS.items():
-            signature = self._lib.FuncType([types[kind] for kind in takes], [types[gives]])
-            linker.define_func("env", name, signature, self._import(name))
+        linker.allow_shadowing = True  # a module may import one function twice
+        for item in module.imports:
+            if not isinstance(item.type, self._lib.FuncType):
+                raise GuestFailed(
+                    f"the module imports {item.module}.{item.name}, which is no function",
+                    remedy="define memories, tables and globals in the module; only functions can be imported",
+                )
+            linker.define_func(item.module, item.name, item.type, self._import(item))
         if self._limits.wall_ms is not None:
             self._store.set_epoch_deadline(1)
-        return linker.instantiate(self._store, self._lib.Module(self._engine, binary))
+        return linker.instantiate(self._store, module)
 
-    def _import(self, name: str) -> Callable[..., int]:
+    def _import(self, item: Any) -> Callable[..., int]:
+        offered = _IMPORTS.get(item.name) if item.module == "env" else None
+        if offered is None:
+            return _not_offered(item.module, item.name)
+        found = [str(kind) for kind in item.type.params], [str(kind) for kind in item.type.results]
+        if found != (offered[0], [offered[1]]):
+            raise GuestFailed(
+                f"the module imports env.{item.name} as {_signature(*found)}",
+                remedy=f"declare it as {_signature(offered[0], [offered[1]])}",
+            )
+        return self._call(item.name)
+
+    def _call(self, name: str) -> Callable[..., int]:
         def call(*arguments: int) -> int:
             if self._abi is None:
                 raise GuestFailed("the module calls its host before it is instantiated", remedy="do it in main")
@@ -248,7 +266,23 @@ def _bytes_of(module: Path | bytes, library: Any) -> bytes:
     return bytes(library.wat2wasm(text))
 
 
-def _first_line(text: str) -> str:
+def _not_offered(module: str, name: str) -> Callable[..., int]:
+    """What stands for a function that only other hosts have, until it is called."""
+
+    def refuse(*_: object) -> int:
+        raise GuestFailed(
+            f"the guest called {module}.{name}, which this host does not offer",
+            remedy=f"use what it offers, all from env: {', '.join(_IMPORTS)}",
+        )
+
+    return refuse
+
+
+def _signature(takes: list[str], gives: list[str]) -> str:
+    return f"({', '.join(takes)}) -> {', '.join(gives) or 'nothing'}"
+
+
+def _reason(text: str) -> str:
     return text.strip().splitlines()[0] if text.strip() else "unknown reason"
 
 

@@ -4,12 +4,13 @@
 |---|---|
 | contract | what every engine promises: operations, batches, receipts, errors, and helpers for writing an engine |
 | log | `Log`: group commit, the engine's face for the parts of a node |
+| log_clock | `LogClock`: one time of day for all nodes of a log, that of its servers |
 | blocking_log | `BlockingLog`: the same for callers without an asyncio loop |
 | export_import | a log as lines of JSON: out of any engine, into any other |
 | contents | `survey`: how much a log holds |
 | unreadable | records that cannot be read: named, and set aside |
 | comparison | `compare_logs`: where two logs go apart, and what only one of them holds |
-| engines/ | memory and sqlite (embedded), nats and mongo (plug-ins), and the registry that finds them |
+| engines/ | memory and sqlite (embedded), postgres, nats and mongo (plug-ins), and the registry that finds them |
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from mainspring.log.engines.memory import MemoryEngine, SharedMemory, SharedMemo
 from mainspring.log.engines.registry import engine_factory, open_engine
 from mainspring.log.engines.sqlite import SqliteEngine, backup, log_file
 from mainspring.log.log import Log
+from mainspring.log.log_clock import LogClock
 from mainspring.log.unreadable import SET_ASIDE, Reader, Unreadable, find_unreadable
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ __all__ = [
     "BlockingLog",
     "SET_ASIDE",
     "Log",
+    "LogClock",
     "MemoryEngine",
     "Reader",
     "SharedMemory",

@@ -69,6 +69,7 @@ __all__ = [
     "Inspection",
     "KeptRecord",
     "KeptTail",
+    "LogAccess",
     "LogDamaged",
     "LogExists",
     "LogGone",
@@ -91,6 +92,7 @@ __all__ = [
     "Result",
     "SharedEngine",
     "StoredEvent",
+    "TimedEngine",
     "add_prepared",
     "change_of",
 ]
@@ -326,8 +328,8 @@ class LogUnavailable(MainspringError):
 class InDoubt(LogUnavailable):
     """The server went away before it answered: the batch may have been stored, or may still be.
 
-    Only engines on other machines raise it. A caller that tries again must make a second storing harmless: a `dedupe`,
-    or the version a record had before.
+    Only engines on other machines raise it: one with a file of its own sees to it that nothing was stored. A caller
+    that tries again must make a second storing harmless: a `dedupe`, or the version a record had before.
     """
 
     code = "in_doubt"
@@ -349,6 +351,12 @@ class LogLocked(MainspringError):
     """Another process owns this log."""
 
     code = "log_locked"
+
+
+class LogAccess(MainspringError):
+    """The server is there and does not let this node in."""
+
+    code = "log_access"
 
 
 class LogMissing(MainspringError):
@@ -506,7 +514,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one committed batch changed. `own`: the batch was this node's.
+    """What one committed batch changed, or several of one commit that only append. `own`: they were this node's.
 
     A record that was deleted has the version `ABSENT` and no value.
     """
@@ -534,6 +542,15 @@ class FallibleEngine(Protocol):
 
     def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
         """Call with the reason when it has come to that; at once if it has already."""
+
+
+@runtime_checkable
+class TimedEngine(Protocol):
+    """An engine whose servers say what time it is. Nodes go by that one clock: their own need not agree."""
+
+    async def time_ms(self) -> int:
+        """Epoch ms, by the clock of the servers now. Raises `LogUnavailable`."""
+        ...
 
 
 # -- finding, opening and preparing an engine

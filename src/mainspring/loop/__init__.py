@@ -20,7 +20,7 @@ from mainspring.loop.clock import MonotonicClock as MonotonicClock
 from mainspring.loop.clock import VirtualClock as VirtualClock
 from mainspring.loop.clock import pause as pause
 from mainspring.loop.deadlines import LATE_MS as LATE_MS
-from mainspring.loop.deadlines import after_reading as after_reading
+from mainspring.loop.deadlines import LateCalls as LateCalls
 from mainspring.loop.deadlines import time_limit as time_limit
 from mainspring.loop.errors import ClockError as ClockError
 from mainspring.loop.errors import DuplicateTimer as DuplicateTimer
@@ -31,6 +31,7 @@ from mainspring.loop.errors import LoopStalled as LoopStalled
 from mainspring.loop.futures_and_tasks import BackgroundTasks as BackgroundTasks
 from mainspring.loop.futures_and_tasks import reject as reject
 from mainspring.loop.futures_and_tasks import resolve as resolve
+from mainspring.loop.futures_and_tasks import result_elsewhere as result_elsewhere
 from mainspring.loop.futures_and_tasks import wake as wake
 from mainspring.loop.loop import Counters as Counters
 from mainspring.loop.loop import FailedTurn as FailedTurn

@@ -28,6 +28,32 @@ def after_reading(aio: asyncio.AbstractEventLoop, call: Callable[[], object], ro
         call()
 
 
+class LateCalls:
+    """Calls that wait until an event loop has read what had arrived. When that event loop ends, they are released."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Callable[[], None], None] = {}
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def after_reading(self, aio: asyncio.AbstractEventLoop, call: Callable[[], object]) -> None:
+        """Call `call` when the event loop has read what had arrived before, or when `release` comes first."""
+
+        def read() -> None:
+            if read in self._waiting:
+                del self._waiting[read]
+                call()
+
+        self._waiting[read] = None
+        after_reading(aio, read)
+
+    def release(self) -> None:
+        """Make them now: nobody reads any more."""
+        for read in list(self._waiting):
+            read()
+
+
 def call_at_deadline(delay_s: float, call: Callable[[], object]) -> Callable[[], None]:
     """Call `call` after so many seconds on the running event loop; gives the function that prevents it."""
     aio = asyncio.get_running_loop()

@@ -43,7 +43,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from mainspring.loop.asyncio_host import LONGEST_SLEEP_S, EventLoopHost
 from mainspring.loop.clock import NS_PER_MS, Clock, MonotonicClock, VirtualClock, span_ns
-from mainspring.loop.deadlines import LATE_MS, after_reading
+from mainspring.loop.deadlines import LATE_MS, LateCalls
 from mainspring.loop.errors import ClockError, DuplicateTimer, LoopBusy, LoopLimit, LoopStalled
 from mainspring.loop.futures_and_tasks import reject, wake
 from mainspring.loop.timer_wheel import TimerEntry, TimerWheel
@@ -420,7 +420,7 @@ class Loop:
         self._host: EventLoopHost | None = None
         self._asleep = False  # attached, with no slice running or on its way
         self._signalled = False  # another thread has already knocked
-        self._late: dict[Callable[[], None], None] = {}  # what waits until what has arrived is read
+        self._late = LateCalls()  # they wait until what has arrived is read
         self._arrival = threading.Event()  # wakes a bare driver that waits
         self._waiters: list[asyncio.Future[None]] = []
         self._on_active: Callable[[], object] | None = None
@@ -521,14 +521,7 @@ class Loop:
         host = self._host
         if host is None or host.moved_by_hand:
             return False
-
-        def read() -> None:
-            if read in self._late:  # else the host was left before, and it was called then
-                del self._late[read]
-                call()
-
-        self._late[read] = None
-        after_reading(host.aio, read)
+        self._late.after_reading(host.aio, call)
         return True
 
     # Liveness
@@ -659,8 +652,7 @@ class Loop:
         self._asleep = False
         if host is not None:
             host.leave()
-        for read in list(self._late):  # nobody reads any more
-            read()
+        self._late.release()
         self._settle(LoopStalled("the loop was detached while its quiescence was awaited", remedy="detach it later"))
 
     @contextmanager

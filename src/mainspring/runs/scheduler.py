@@ -35,7 +35,7 @@ from typing import Any, Final, Protocol
 
 from mainspring.cluster import Suspects
 from mainspring.errors import MainspringError
-from mainspring.loop import LATE_MS, Clock, Loop, TimerEntry, TimerWheel, after_reading, identifies_work
+from mainspring.loop import LATE_MS, Clock, LateCalls, Loop, TimerEntry, TimerWheel, identifies_work
 from mainspring.runs.effects import Effect, Join, Until, whole_ms
 from mainspring.runs.errors import NotAnEffect, ReplayMismatch, UnhandledEffect
 from mainspring.runs.handlers import RegisteredHandler, clean_up, release_effect
@@ -155,8 +155,8 @@ class SchedulerHost(Protocol):
         """Whether turns that were asked for will never come, because the loop is closed."""
         ...
 
-    def is_free(self) -> bool:
-        """Whether no loop brings turns now, so that the caller's loop may."""
+    def offer_loop(self) -> bool:
+        """Let the caller's event loop bring the turns if none does now; whether it was needed."""
         ...
 
     def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
@@ -180,6 +180,7 @@ class AsyncioHost:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handle: asyncio.TimerHandle | None = None
         self._deadline: int | None = None
+        self._late = LateCalls()
 
     def _running(self) -> asyncio.AbstractEventLoop | None:
         try:
@@ -188,6 +189,7 @@ class AsyncioHost:
             return None
         if loop is not self._loop:
             self._loop, self._handle, self._deadline = loop, None, None
+            self._late.release()  # the loop before may never turn again
         return loop
 
     def soon(self, pump: Callable[[], None]) -> bool:
@@ -203,8 +205,10 @@ class AsyncioHost:
     def gone(self) -> bool:
         return self._loop is not None and self._loop.is_closed()
 
-    def is_free(self) -> bool:
-        return self._loop is None or not self._loop.is_running()
+    def offer_loop(self) -> bool:
+        if self._loop is not None and self._loop.is_running():
+            return False
+        return self._running() is not None
 
     def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
         loop = self._running()
@@ -219,7 +223,7 @@ class AsyncioHost:
     def after_reading(self, call: Callable[[], None]) -> bool:
         loop = self._running()
         if loop is not None:
-            after_reading(loop, call)
+            self._late.after_reading(loop, call)
         return loop is not None
 
     def _wake(self, pump: Callable[[], None]) -> None:
@@ -249,7 +253,7 @@ class LoopHost:
     def gone(self) -> bool:
         return False  # a Mainspring loop keeps what waits for its next driver
 
-    def is_free(self) -> bool:
+    def offer_loop(self) -> bool:
         return False
 
     def wake_at(self, deadline_ms: int, pump: Callable[[], None]) -> None:
@@ -394,7 +398,7 @@ class Scheduler:
 
     def offer_loop(self) -> None:
         """Somebody waits on an asyncio loop: it may turn what no other loop does."""
-        if self.host is not None and self.host.is_free():
+        if self.host is not None and self.host.offer_loop():
             self.arm()
 
     def stepping_here(self) -> bool:

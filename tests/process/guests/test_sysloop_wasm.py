@@ -142,13 +142,47 @@ def test_memory_is_limited(guest: Guest) -> None:
         (module('(func (export "main") (param i32))'), "takes 1 parameters"),
         (module(main("(unreachable)")), "unreachable"),
         (module(main("(i32.load (i32.const 70000))")), "out of bounds"),
-        (module(main("(i32.const 0)"), '(import "env" "zi_nothing" (func))'), "zi_nothing"),
+        (module(main("(call $n) (i32.const 0)"), '(import "env" "zi_nothing" (func $n))'), "called env.zi_nothing"),
+        (module(main("(call $n) (i32.const 0)"), '(import "wasi" "zi_end" (func $n))'), "called wasi.zi_end"),
+        (module(main("(i32.const 0)"), '(import "env" "zi_end" (func (param i64)))'), "imports env.zi_end as .i64."),
+        (module(main("(i32.const 0)"), '(import "env" "table" (global i32))'), "env.table, which is no function"),
         (module('(start $v) (func (export "main"))', '(import "env" "zi_abi_version" (func $v (result i32)))'), "run"),
     ],
 )
 def test_a_bad_module_is_an_error_that_says_what(guest: Guest, wasm: bytes, what: str) -> None:
     with pytest.raises(GuestFailed, match=what):
         run_module(wasm, guest)
+
+
+LIBRARY = """
+    (import "env" "zi_abi_features" (func (result i64)))
+    (import "env" "zi_argc" (func (result i32)))
+    (import "env" "zi_argv_copy" (func (param i32 i64 i32) (result i32)))
+    (import "env" "zi_fs_open_path" (func (param i32 i64 i32) (result i32)))
+    (import "env" "zi_hop_alloc" (func (param i32 i32 i32) (result i64)))
+    (import "env" "zi_time_now_ms_u32" (func $now (result i32)))
+    (import "env" "zi_write" (func $write (param i32 i64 i32) (result i32)))
+    (import "env" "zi_write" (func $write_again (param i32 i64 i32) (result i32)))
+"""  # compilers import their whole library
+
+
+def test_a_module_may_import_what_it_does_not_call(guest: Guest, host: Host) -> None:
+    output, guest_output = host.pipe()
+    guest.reserve(1, guest_output)
+    text = '(data (i32.const 100) "hello")'
+    body = main("(drop (call $write (i32.const 1) (i64.const 100) (i32.const 5))) (i32.const 3)")
+    assert run_module(module(text + body, LIBRARY), guest) == 3
+    assert output.read(100) == b"hello"
+
+
+def test_calling_what_no_host_offers_names_the_function_and_what_is_offered(tmp_path: Path) -> None:
+    file = tmp_path / "clock.wat"
+    file.write_bytes(module(main("(call $now)"), LIBRARY))
+    command = [sys.executable, "-m", "mainspring", "guest", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode != 0
+    assert "the guest called env.zi_time_now_ms_u32, which this host does not offer" in done.stderr
+    assert "zi_cap_open" in done.stderr
 
 
 def test_telemetry_reaches_the_host(guest: Guest) -> None:

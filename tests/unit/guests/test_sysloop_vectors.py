@@ -96,9 +96,9 @@ def codes(*wanted: int) -> Callable[[World], None]:
 
 
 def listing(world: World) -> None:
-    """Without the metadata field, which the text does not have; flags 1 can open, 2 may block."""
-    event, sys = b"\5\0\0\0event", b"\3\0\0\0sys"
-    entries = event + b"\3\0\0\0bus\1\0\0\0" + sys + b"\4\0\0\0info\1\0\0\0" + sys + b"\4\0\0\0loop\3\0\0\0"
+    """As recorded, with our event/bus before it: flags 1 can open and 4 may block, then a length of metadata of 0."""
+    event, sys, end = b"\5\0\0\0event", b"\3\0\0\0sys", b"\5\0\0\0\0\0\0\0"
+    entries = event + b"\3\0\0\0bus" + end + sys + b"\4\0\0\0info" + end + sys + b"\4\0\0\0loop" + end
     assert answers(world.received) == [Answer(1, 42, 1, b"\1\0\0\0\3\0\0\0" + entries)]
 
 

@@ -32,6 +32,20 @@ async def nap(ms: int, perform: Any) -> int:
     return after - before
 
 
+class StandingClock:
+    """Not a virtual clock, so the runtime turns by itself; its time is the test's."""
+
+    ms = 1000
+
+    def now_ns(self) -> int:
+        return self.ms * 1_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    wall_ns, wall_ms = now_ns, now_ms
+
+
 def make(**settings: Any) -> Runtime:
     runtime = Runtime(**settings)
     runtime.handle(Hop, lambda effect, ctx: resume(effect.n))
@@ -95,6 +109,31 @@ def test_a_sleeping_run_wakes_in_the_next_asyncio_loop() -> None:
         return await asyncio.wait_for(run, LIMIT_S)
 
     assert asyncio.run(finish()) >= 200
+
+
+@pytest.mark.parametrize("first", ["await", "start"])
+def test_a_sleep_that_ended_late_in_an_asyncio_loop_that_ended_wakes_in_the_next(first: str) -> None:
+    """The loop was stopped past the sleep's end and closed before it had read what arrived meanwhile."""
+    clock = StandingClock()
+    runtime = make(clock=clock)
+
+    async def begin() -> Any:
+        run = runtime.start(nap, 3_600_000)
+        await asyncio.sleep(0)
+        assert runtime.steps == 1
+        clock.ms += 2 * 3_600_000
+        await asyncio.wait_for(runtime.start(hops, 3), LIMIT_S)
+        assert not run.is_done()
+        return run
+
+    run = asyncio.run(begin())
+
+    async def finish() -> Any:
+        if first == "start":
+            runtime.start(hops, 1)
+        return await asyncio.wait_for(run, LIMIT_S)
+
+    assert asyncio.run(finish()) == 2 * 3_600_000
 
 
 async def test_an_answer_from_another_thread_wakes_the_loop() -> None:

@@ -26,7 +26,6 @@ from mainspring.cli.support.moments import date_text
 from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing, progress, safe, say, say_done, say_json
-from mainspring.cli.support.settings import load_all
 from mainspring.client import path
 from mainspring.log import (
     Engine,
@@ -47,7 +46,7 @@ from mainspring.log import (
     log_file,
 )
 from mainspring.node import ALL_READERS
-from mainspring.settings import Settings, without_secrets
+from mainspring.settings import Settings, load_all, without_secrets
 
 NOT_DURABLE = 3
 NOT_THERE = 4
@@ -59,18 +58,23 @@ app: typer.Typer = Commands("Prepare and check the place that holds the log.")
 AddressArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="URL", help="sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: the setting `engine`]"
+        metavar="URL",
+        help="sqlite, postgresql://HOST/DB, nats://HOST/LOG or mongodb://HOST/DB.  [default: the setting `engine`]",
     ),
 ]
 
 
 @app.command()
-def init(url: AddressArgument = None, config: ConfigOption = None) -> None:
+def init(url: AddressArgument = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
     """Make what the log needs. The stream, the collections and indexes, or the file. Harmless when it is all there."""
     settings = load_all(config, engine=url).settings
     before = _inspected(settings)
     setup = EngineSetup(Path(settings.data), database=settings.mongo_db)
-    for line in asyncio.run(engine_factory(settings.engine).init(settings.engine, setup)):
+    made = list(asyncio.run(engine_factory(settings.engine).init(settings.engine, setup)))
+    if as_json:
+        say_json({"place": before.place, "made": made, "existed": bool(before.log and not before.missing)})
+        return
+    for line in made:
         say(line)
     say(f"the log is {'there already' if before.log and not before.missing else 'ready'}: {before.place}")
 
@@ -127,7 +131,7 @@ def compare(left: LogArgument, right: LogArgument, as_json: JsonOption = False) 
     """Show where two logs go apart, and which events only one holds. Exit code 3: they differ.
 
     A node that finds that the servers have another history than it has seen keeps its log as
-    `nats-NAME.sqlite3.replaced-1`: compare that with the log of now.
+    `nats-NAME.sqlite3.replaced-1` or `mongodb-DATABASE.sqlite3.replaced-1`: compare that with the log of now.
     """
     found = _compared(left, right)
     for each in found:

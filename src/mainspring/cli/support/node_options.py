@@ -15,11 +15,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mainspring.cli.support.options import TokenOption, UrlOption
+from mainspring.cli.support.options import TokenOption, UrlOption, token_for
 from mainspring.cli.support.output import JsonOption
-from mainspring.cli.support.settings import load_all, token_for
 from mainspring.client import PATIENCE_S, NodeConnection
 from mainspring.errors import MainspringError
+from mainspring.settings import load_all
 
 _TAB_PATIENCE_S: Final = 1.0
 
@@ -35,7 +35,7 @@ class NodeAddress:
 
     @property
     def address(self) -> str:
-        return self.url if self.url is not None else load_all().settings.bus_url
+        return self.url if self.url is not None else load_all().settings.url
 
     @property
     def sent_token(self) -> str | None:

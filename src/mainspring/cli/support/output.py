@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from mainspring.cli.support.moments import clock_text
+from mainspring.cli.support.moments import clock_text, rfc3339
 from mainspring.errors import MainspringError
 from mainspring.plain_text import plain
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mainspring.log import Progress
 
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs, one object per line.")]
+
+SpeaksJsonOption = Annotated[bool, typer.Option("--json", help="JSON lines, which it speaks in any case.")]
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, what a shell expects
 _COLOUR: Final = re.compile("(\x1b\\[[0-9;]*m)")
@@ -76,9 +78,35 @@ def _harmless(text: str) -> str:
     return "".join(part if number % 2 else plain(part, "\n\t") for number, part in enumerate(parts))
 
 
+# Members that are epoch milliseconds, and what stands beside each for people; others in a payload are not ours.
+_MOMENTS: Final = {
+    "ts": "time",
+    "not_before": "notBeforeTime",
+    **{name: f"{name.removesuffix('Ms')}Time" for name in ("originalTs", "created", "updated", "nextMs", "lastMs")},
+}
+_NOT_OURS: Final = frozenset({"payload", "headers", "data", "value", "args", "journal", "updates", "progress"})
+
+
+def _with_times(value: Any) -> Any:
+    """The value with the RFC 3339 form of each moment behind it."""
+    if isinstance(value, list):
+        return [_with_times(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    made: dict[str, Any] = {}
+    for name, each in value.items():
+        made[name] = each if name in _NOT_OURS else _with_times(each)
+        if name in _MOMENTS and type(each) is int and each > 0:
+            made[_MOMENTS[name]] = rfc3339(each)
+    return made
+
+
 def say_json(value: Any, indent: int | None = None, *, sort: bool = False) -> None:
-    """The value, which may hold structs, as one line of JSON; with `indent`, as several. Bytes are JSON already."""
-    say(json_text(value, indent, sort=sort))
+    """The value, which may hold structs, as one line of JSON (with `indent`, as several), with each moment also in words.
+
+    Bytes are JSON already.
+    """
+    say(json_text(value if isinstance(value, bytes) else _with_times(value), indent, sort=sort))
 
 
 def json_text(value: Any, indent: int | None = None, *, sort: bool = False) -> str:

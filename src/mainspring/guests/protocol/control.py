@@ -16,13 +16,14 @@ from mainspring.guests.protocol import zcl1
 CAPS_LIST, HANDLE_OP = 1, 4
 SHUT_DOWN_WRITING = 1  # the one HANDLE_OP
 
-CAN_OPEN, MAY_BLOCK = 0x1, 0x2
+CAN_OPEN, MAY_BLOCK = 0x1, 0x4  # as the ABI's header publishes them; 0x2 means pure
 
+_NO_METADATA = zcl1.U32.pack(0)
 _HANDLE_OP = struct.Struct("<IIII")  # version, handle, op, reserved
 
 
 class Listing(NamedTuple):
-    """A capability as guests see it in lists."""
+    """A capability as guests see it. `zi_cap_get` gives this; CAPS_LIST adds the length of its metadata."""
 
     kind: str
     name: str
@@ -32,9 +33,9 @@ class Listing(NamedTuple):
         return zcl1.text(self.kind.encode()) + zcl1.text(self.name.encode()) + zcl1.U32.pack(self.flags)
 
 
-LISTINGS = (  # sorted by kind and name
-    Listing("event", "bus", CAN_OPEN),
-    Listing("sys", "info", CAN_OPEN),
+LISTINGS = (  # sorted by kind and name; all as the origin's host lists them
+    Listing("event", "bus", CAN_OPEN | MAY_BLOCK),
+    Listing("sys", "info", CAN_OPEN | MAY_BLOCK),
     Listing("sys", "loop", CAN_OPEN | MAY_BLOCK),
 )
 
@@ -45,7 +46,8 @@ def control(request: bytes, cap: int, handles: HandleTable) -> bytes | int:
     if not isinstance(frame, zcl1.Zcl1Frame) or frame.fault:
         return Code.INVALID
     if frame.op == CAPS_LIST:
-        payload = struct.pack("<II", 1, len(LISTINGS)) + b"".join(listing.encode() for listing in LISTINGS)
+        entries = (listing.encode() + _NO_METADATA for listing in LISTINGS)
+        payload = struct.pack("<II", 1, len(LISTINGS)) + b"".join(entries)
         response = zcl1.encode(frame.op, frame.rid, payload, zcl1.OK)
     elif frame.op == HANDLE_OP:
         fault = _handle_op(frame.payload, handles)

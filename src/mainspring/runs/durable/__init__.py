@@ -15,10 +15,14 @@
 """
 
 from mainspring.runs.durable.records import (
+    JOURNAL,
     JOURNAL_READERS,
     LIVE,
+    PROGRESS,
     RECORD_READERS,
     RUNS,
+    SIGNALS,
+    UPDATES,
     check_id,
     ended_runs,
     entry_key,
@@ -27,10 +31,14 @@ from mainspring.runs.durable.store import RunStore
 from mainspring.runs.values import error_fields, reason_json
 
 __all__ = [
+    "JOURNAL",
     "JOURNAL_READERS",
     "LIVE",
+    "PROGRESS",
     "RECORD_READERS",
     "RUNS",
+    "SIGNALS",
+    "UPDATES",
     "RunStore",
     "check_id",
     "ended_runs",

@@ -80,6 +80,7 @@ class SharedPosition:
         self.lost: bool = False  # the group was moved, or this node's claim was taken: nothing here is its own
         self.retry_at: int = 0  # monotonic ms before which nothing is written: the last write failed
         self.failures: int = 0  # writes in a row
+        self.turn: tuple[int, int] | None = None  # the version at which there is something to take, and since when
 
     # -- what the log says
 

@@ -1,8 +1,9 @@
 """Who is in a group on the other nodes: how many members, and what they want.
 
-Each node says so in a record of its own, under its lease. The others are shown it, and use it for three things: an
+Each node says so in a record of its own, under its lease. The others are shown it, and use it for four things: an
 event that no member here accepts is settled only if no remote member does either; a group in which keys stick to
-members is worked on by one node per partition; and a group with members anywhere is not deleted.
+members is worked on by one node per partition; a group with members anywhere is not deleted;
+and where several nodes could take the same events, one tries first, so that the others need not write what is refused.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum
+from hashlib import blake2b
 
 from mainspring.bus.groups.group import RETRY_MS, Group
 from mainspring.bus.groups.member import accepts
@@ -95,6 +97,7 @@ class Presence:
             sticky=any(member.sticky for member in members),
             filters=tuple(filters),
             max_attempts=self._declared(group.topic.name, group.name),
+            room=sum(member.window for member in members),
         )
 
     def on_fenced(self) -> None:
@@ -177,7 +180,29 @@ class Presence:
         nodes = sorted([*([own] if group.members else []), *(record.epoch for record in others)])
         return Division.LOCAL if nodes and nodes[partition % len(nodes)] == own else Division.REMOTE
 
+    def ahead(self, group: Group, version: int, held: Callable[[int], int]) -> int:
+        """How many other nodes should try before this one to take what is there at this version of the shared record.
+
+        All nodes come to the same order, another one for each version. Only nodes count that have room for more, as far
+        as the log shows: `held` gives what the node of an epoch has. With filters among the members there is no order:
+        who is first may want none of it.
+        """
+        if group.choice.selective:
+            return 0
+        own, ahead = None, 0
+        for record in self._others(group):
+            if record.filters != (None,):
+                return 0
+            if not record.room or held(record.epoch) < record.room:
+                own = own or _lot(self._cluster.epoch, version)
+                ahead += _lot(record.epoch, version) < own
+        return ahead
+
     def max_attempts(self, topic: str, group: str) -> int:
         """What consumers of living nodes declare."""
         records = self._records.get((topic, group), {})
         return max((r.max_attempts for epoch, (_, r) in records.items() if self._cluster.alive(epoch)), default=0)
+
+
+def _lot(epoch: int, version: int) -> bytes:
+    return blake2b(b"%d %d" % (epoch, version), digest_size=8).digest()

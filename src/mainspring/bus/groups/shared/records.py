@@ -74,6 +74,7 @@ class PresenceRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     sticky: bool = False
     filters: tuple[Filter | None, ...] = ()
     max_attempts: int = 0  # what the node's own consumer declares; 0: nothing
+    room: int = 0  # events its members want at a time; 0: an older version does not say
 
 
 def with_claims(position: PositionRecord, claims: Sequence[ClaimRecord]) -> PositionRecord:

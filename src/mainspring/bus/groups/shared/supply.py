@@ -13,6 +13,10 @@ feed says how things stand, and the write is made again from there. Nothing is c
 all from a missing one. A write carries the node's lease: once that is taken away, nothing this node still believes can
 be stored.
 
+Of several nodes that have room, one tries first and the others only when it did not take the events (it is stalled,
+cut off or dead): otherwise each new event would cost a refused commit for every idle node. The order is a lot drawn
+anew for each version of the shared record, the same on all nodes.
+
 Where a group starts and where it is moved to is decided by the shared record, too: a node that was too late takes what
 the first one stored. A group that another node makes, moves or deletes appears, moves or goes here with the change
 feed; members here keep their subscription and lose what they held.
@@ -72,6 +76,8 @@ REFUSED: Final = Backoff(5, RETRY_MS)  # after a refusal that the change feed do
 TRIES_AT_THE_END: Final = 20
 MOVE_TRIES: Final = 200  # while other nodes take events of the same partition
 MOVE_PAUSE_S: Final = 0.005  # between them
+TURN_MS: Final = 25  # what a node is given to take events before the next one tries; most commits take less
+MOST_TURNS: Final = 4  # after so many all nodes that are left try at once
 STAGGER_MS: Final = 100  # between the nodes that could take over from a dead one: one of them is enough
 
 
@@ -89,6 +95,7 @@ class SharedSupply:
         self._presence = Presence(log, loop, cluster, lambda topic, group: topics.declared(topic, group).max_attempts)
         topics.remote_max_attempts = self._presence.max_attempts
         self._number = 0  # of this node's last write of a claim
+        self._write_ms = 0  # what its writes took lately
         self._changed: dict[SharedPosition, None] = {}  # by the commit that is being shown
         self._stored: dict[SharedPosition, int] = {}  # numbers of writes that the commit being shown has stored
         self._uncommitted: dict[SharedPosition, None] = {}  # the shared record says less than is settled
@@ -329,13 +336,30 @@ class SharedSupply:
             shared.return_waiting()
         transfer = Transfer(shared)
         if group.members and division is not Division.REMOTE and not shared.returning:
-            if division is Division.TOGETHER:
+            if division is Division.TOGETHER and self._others_first(shared, now):
+                pass
+            elif division is Division.TOGETHER:
                 transfer.take(room, self._presence, now, self._to_wall())
             elif all(claim.lowest() is None for claim in shared.other_claims(self._cluster.epoch)):
                 transfer.take_in_order(room)
         if transfer.moves_something():
             self._write(transfer)
         return len(transfer.taken)
+
+    def _others_first(self, shared: SharedPosition, now: int) -> bool:
+        """Whether another node should take what there is; if it does not, this one tries when its turn has come."""
+        position, group = shared.position, shared.position.group
+        if not shared.free and position.cursor > position.tail.offset:
+            shared.turn = None
+            return False
+        if shared.turn is None or shared.turn[0] != shared.version:
+            shared.turn = (shared.version, now)
+        ahead = self._presence.ahead(group, shared.version, partial(_held_by, group))
+        turn_at = shared.turn[1] + min(ahead, MOST_TURNS) * max(TURN_MS, 2 * self._write_ms)
+        if now >= turn_at:
+            return False
+        group.check_at(turn_at)
+        return True
 
     def on_members_changed(self, group: Group) -> None:
         self._presence.changed(group)
@@ -376,12 +400,15 @@ class SharedSupply:
         number = self._number if self._number != before else 0  # 0: the claim is not part of it
         versions = self._versions(shared)
         shared.position.write_locked = True
-        self._log.submit(batch, partial(self._on_decided, shared, number, versions))
+        self._log.submit(batch, partial(self._on_decided, shared, number, versions, self._clock.now_ms()))
 
     def _versions(self, shared: SharedPosition) -> tuple[int, int]:
         return shared.version, shared.claim_version(self._cluster.epoch)
 
-    def _on_decided(self, shared: SharedPosition, number: int, before: tuple[int, int], result: Result) -> None:
+    def _on_decided(
+        self, shared: SharedPosition, number: int, before: tuple[int, int], began: int, result: Result
+    ) -> None:
+        self._write_ms += (min(self._clock.now_ms() - began, RETRY_MS) - self._write_ms) // 4
         in_doubt, refused = isinstance(result, InDoubt), isinstance(result, Refused)
         if isinstance(result, Receipt) or (in_doubt and number and number not in shared.writes):
             shared.failures = 0
@@ -640,6 +667,12 @@ class SharedSupply:
 
 def _positions(group: Group) -> list[SharedPosition]:
     return [position.shared for position in group.positions.values()]
+
+
+def _held_by(group: Group, epoch: int) -> int:
+    """How many events the node of this epoch has, as far as the log shows."""
+    claims = (shared.claims.get(epoch) for shared in _positions(group))
+    return sum(claim.record.count() for claim in claims if claim is not None)
 
 
 def _claim_key(position: Position, epoch: int) -> str:

@@ -58,6 +58,7 @@ from mainspring.log.contract import (
     extend_appended,
     is_tombstone,
 )
+from mainspring.log.engines.history import CommitMark
 
 T = TypeVar("T")
 
@@ -279,13 +280,18 @@ class Body(msgspec.Struct, array_like=True):
 
 
 class JournalEntry(msgspec.Struct):
-    """An entry with its place in the journal. `token` is of one try of one node; `at` is that node's time of day."""
+    """An entry with its place in the journal. `token` is of one try of one node; `at` is that node's time of day.
+
+    `before` is the digest of the history that its node had seen, `mark` says which entry it is.
+    """
 
     number: int
     node: str
     token: str
     at: int
     body: Body
+    before: bytes
+    mark: CommitMark
 
 
 _SMALL: Final = 4096  # bytes
@@ -301,7 +307,7 @@ def encode_body(body: Body) -> bytes:
     return data if len(data) < _SMALL else _PACKED + zlib.compress(data, 1)
 
 
-def entry_of(number: int, document: Mapping[str, Any]) -> JournalEntry:
+def entry_of(number: int, document: Mapping[str, Any], mark: CommitMark) -> JournalEntry:
     """The entry with this number. One that no node has written is an entry without effects: every node passes it over.
 
     Raises `FormatError` for one that a newer version wrote.
@@ -313,12 +319,14 @@ def entry_of(number: int, document: Mapping[str, Any]) -> JournalEntry:
             remedy="all nodes of one log must know its format: upgrade this one",
         )
     try:
+        document = {"before": b"", **document}  # which an older version did not write
         data = document["body"]
         body = _decode_msgpack(zlib.decompress(data[len(_PACKED) :]) if data.startswith(_PACKED) else data)
-        return JournalEntry(number, str(document["node"]), str(document["token"]), int(document["at"]), body)
+        node, token, at, before = (document[name] for name in ("node", "token", "at", "before"))
+        return JournalEntry(number, str(node), str(token), int(at), body, bytes(before), mark)
     except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
         logger.error("entry %d of the journal was written by no node and is passed over: %s", number, error)
-        return JournalEntry(number, "", "", 0, Body([], [], 0))
+        return JournalEntry(number, "", "", 0, Body([], [], 0), b"", mark)
 
 
 Document = dict[str, Any]

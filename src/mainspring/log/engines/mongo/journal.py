@@ -10,19 +10,24 @@ whether the one found there is the own one, and twice it cannot be stored.
 Old entries are deleted. Their numbers must stay used all the same, or a node that was stopped for an hour could store
 its next commit in the past. So before entries are deleted, `floor` is written, and after each insert it is read: an
 entry that came to lie at or below the floor does not count, and its node gets `MissedTooMuch`.
+
+Each entry carries the digest of all before it. Over a new connection nothing is inserted before the newest entry that
+this node knows was compared with the server's (`KnownHistory`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Literal
 
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError
-from mainspring.log.contract import InDoubt, MissedTooMuch
+from mainspring.log.contract import InDoubt, LogUnavailable, MissedTooMuch
+from mainspring.log.engines.history import CommitMark, KnownHistory, mark_after
 from mainspring.log.engines.mongo import documents as docs
 from mainspring.log.engines.mongo.connection import may_pass, never_sent, translated
 from mainspring.log.engines.mongo.documents import Body, JournalEntry
@@ -44,29 +49,22 @@ class Journal:
         self._step = step
         self._tries = 0
         self._ahead = 1
+        self.history: KnownHistory = KnownHistory(CommitMark(), self.mark_at, clock)
 
     # -- writing
 
     async def append(self, number: int, body: Body, deadline_ms: int) -> JournalEntry | None:
         """The entry, durably stored under this number; None when another node has it.
 
-        Raises `LogUnavailable` when it is certainly not stored, `InDoubt` when that is not known, `MissedTooMuch`.
+        Raises `LogUnavailable` when it is certainly not stored, `InDoubt` when that is not known, `MissedTooMuch`, and
+        `OtherHistory`.
         """
-        self._tries += 1
-        entry = JournalEntry(number, self.node, f"{self.node}:{self._tries}", self.clock.wall_ms(), body)
-        document = {
-            "_id": docs.commit_id(number),
-            "node": entry.node,
-            "token": entry.token,
-            "at": entry.at,
-            "format": docs.FORMAT,
-            "body": docs.encode_body(body),
-        }
+        entry, document = self._entry(number, body)
         sent = False
         pauses = _AGAIN.series()
         while True:
             try:
-                stored = await self._insert(document, sent)
+                stored = await self.history.write(partial(self._insert, document, sent))
                 if stored:
                     sent = True
                     await self.check_position(number - 1)
@@ -77,7 +75,26 @@ class Journal:
                 sent = sent or (may_pass(error) and not never_sent(error))
                 if not may_pass(error) or self.clock.now_ms() >= deadline_ms:
                     raise self._given_up(error, sent) from error
+            except LogUnavailable as error:
+                if isinstance(error, MissedTooMuch) or self.clock.now_ms() >= deadline_ms:
+                    raise
             await asyncio.sleep(pauses.failed() / 1000)
+
+    def _entry(self, number: int, body: Body) -> tuple[JournalEntry, dict[str, Any]]:
+        self._tries += 1
+        token, before, data = f"{self.node}:{self._tries}", self.history.last.digest, docs.encode_body(body)
+        entry = JournalEntry(
+            number, self.node, token, self.clock.wall_ms(), body, before, mark_after(before, number, token, data)
+        )
+        return entry, {
+            "_id": docs.commit_id(number),
+            "node": entry.node,
+            "token": entry.token,
+            "at": entry.at,
+            "format": docs.FORMAT,
+            "before": before,
+            "body": data,
+        }
 
     async def _insert(self, document: dict[str, Any], again: bool) -> bool | None:
         """Whether it is stored; None when that cannot be seen yet."""
@@ -121,7 +138,14 @@ class Journal:
 
     async def _read(self, number: int) -> JournalEntry | None:
         found = await self.commits.find_one({"_id": docs.commit_id(number)})
-        return None if found is None else docs.entry_of(number, found)
+        return None if found is None else docs.entry_of(number, found, _mark(number, found))
+
+    async def mark_at(self, number: int) -> CommitMark | None:
+        """Of the server's entry; without a token when old entries up to this one were deleted; None when it is lost."""
+        found = await self.commits.find_one({"_id": docs.commit_id(number)})
+        if found is not None:
+            return _mark(number, found)
+        return CommitMark(number) if (await self.reached("floor"))[0] >= number else None
 
     # -- how far it is applied, and how far it is gone
 
@@ -151,6 +175,15 @@ class Journal:
                 "this node was away for longer than the journal of the log is kept",
                 remedy="start it again; to bridge longer absences raise keep_ms in the address",
             )
+
+
+def _mark(number: int, found: dict[str, Any]) -> CommitMark:
+    before, body = found.get("before", b""), found.get("body")  # of a document that no node has written, too
+    return mark_after(_bytes(before), number, str(found.get("token", "")), _bytes(body))
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""
 
 
 # -- learning what other nodes commit
@@ -192,7 +225,9 @@ class JournalFollower:
                     pause = _SHORTEST_MS // 2  # more may come soon
                 self.reconnects += lost
                 lost = False
-            except PyMongoError:
+            except MissedTooMuch:
+                raise
+            except (PyMongoError, LogUnavailable):
                 pause, lost = _LOST_MS, True
             await self._rest(max(pause, self._clock.now_ms() - asked_ms))
             pause = min(max(pause, 1) * 2, _WITH_STREAM_MS if self._streaming else self._poll_ms)

@@ -18,7 +18,7 @@ import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from itertools import count
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -43,14 +43,16 @@ from mainspring.log.contract import (
     Watched,
     groups,
 )
+from mainspring.log.engines.history import SQLITE_FILES, OtherHistory, move_aside, other_history
 from mainspring.log.engines.nats import encoding, snapshots, stream
 from mainspring.log.engines.nats.address import NatsAddress, parse
 from mainspring.log.engines.nats.connection import CANCEL_SECONDS, ApiError, LinkLost, NatsConnection, ServerLink
-from mainspring.log.engines.nats.history import OtherHistory, StreamMessage, other_history
+from mainspring.log.engines.nats.history import StreamMessage
 from mainspring.log.engines.nats.messages import BELIEVE_SECONDS, Sender, SentMessage, StreamFollower, fell_behind
 from mainspring.log.engines.nats.replica import ApplyOutcome, Replica
 from mainspring.log.engines.nats.snapshots import USUAL_RULES, StreamTrimmer, TrimmingRules
 from mainspring.log.engines.nats.stream import StreamInfo
+from mainspring.log.engines.sqlite.appends import RUN_BYTES, AppendDecider
 from mainspring.loop import BackgroundTasks, reject, wake
 from mainspring.private_files import FILE_MODE
 
@@ -58,7 +60,8 @@ MOST_AT_ONCE = 256  # messages handed to the replica together
 STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
 STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
 AGAIN_SECONDS: Final = 0.3
-_WITH_SQLITE: Final = ("", "-wal", "-shm")
+TOGETHER_SECONDS: Final = 0.005  # at most 200 transactions a second for what others write; what is our own never waits
+MANY: Final = 64  # messages that are worth a transaction of their own
 
 T = TypeVar("T")
 
@@ -86,6 +89,8 @@ class JetStreamEngine(ReadThrough, Watched):
         self._waiting: deque[StreamMessage] = deque()
         self._waiting_bytes = 0
         self._applying = False
+        self._applying_later: asyncio.TimerHandle | None = None  # more messages may come to go with those that wait
+        self._apply_next = 0.0  # the loop's time
         self._fault: MainspringError | None = None
         self._on_failure: list[Callable[[MainspringError], object]] = []
         self._caught_up: asyncio.Future[None] | None = None
@@ -164,6 +169,9 @@ class JetStreamEngine(ReadThrough, Watched):
         self._on_failure.clear()
         await self.replica.close()
         self._applying = False
+        if self._applying_later is not None:
+            self._applying_later.cancel()
+            self._applying_later = None
 
     @property
     def connected(self) -> bool:
@@ -197,6 +205,12 @@ class JetStreamEngine(ReadThrough, Watched):
         durability, _ = await stream.durability_and_window(self.address, found, self._connection.servers)
         return durability
 
+    async def time_ms(self) -> int:
+        try:
+            return await stream.time_ms(self.link, self.address)
+        except (ApiError, LinkLost, TimeoutError, nats.errors.Error) as error:
+            raise LogUnavailable(f"the server does not say what time it is: {error}", remedy="try again") from error
+
     # -- writing
 
     async def commit(self, batches: Sequence[Batch]) -> list[Result]:
@@ -206,10 +220,13 @@ class JetStreamEngine(ReadThrough, Watched):
         sound = [index for index, one in enumerate(encoded) if not isinstance(one, Refused)]
         bodies = [one for one in encoded if not isinstance(one, Refused)]
         under_way: list[tuple[range, SentMessage]] = []
-        for group in groups(map(len, bodies), sender.limit):
+        decider = AppendDecider(self.replica.writer.log_state)
+        sizes = (len(bodies[n]) + RUN_BYTES * len(batches[index].operations) for n, index in enumerate(sound))
+        for group in groups(sizes, sender.limit):
             try:
                 body = encoding.join_batches([bodies[index] for index in group])
-                under_way.append((group, await sender.send(encoding.COMMIT, body)))
+                runs = decider.decide([batches[sound[index]].operations for index in group])
+                under_way.append((group, await sender.send(encoding.COMMIT, body, encoding.encode(runs))))
             except LogUnavailable as error:
                 for index in group:
                     results[sound[index]] = error
@@ -253,14 +270,27 @@ class JetStreamEngine(ReadThrough, Watched):
     def _received(self, message: StreamMessage) -> None:
         self._waiting.append(message)
         self._waiting_bytes += message.size
-        if not self._applying:
-            self._apply()
+        own = (
+            self._sender is not None and message.envelope is not None and message.envelope.writer == self._sender.writer
+        )
+        if not self._applying or (own and self._applying_later is not None):
+            self._apply(at_once=own)
 
-    def _apply(self) -> None:
+    def _apply(self, *, at_once: bool = False) -> None:
+        """Apply what waits. Unless it is `at_once`, messages that come shortly after each other share a transaction."""
+        if self._applying_later is not None:
+            self._applying_later.cancel()
+            self._applying_later = None
         if not self._waiting or self._connection is None:
             self._applying = False
             return
+        assert self._loop is not None
         self._applying = True
+        now = self._loop.time()
+        if not at_once and now < self._apply_next and len(self._waiting) < MANY and self._caught_up is None:
+            self._applying_later = self._loop.call_at(self._apply_next, partial(self._apply, at_once=True))
+            return
+        self._apply_next = now + TOGETHER_SECONDS
         count = min(len(self._waiting), MOST_AT_ONCE)
         messages = [self._waiting[index] for index in range(count)]
         report = bool(self._watchers) and self._caught_up is None  # what was before the opening is not reported
@@ -277,7 +307,7 @@ class JetStreamEngine(ReadThrough, Watched):
         for _ in outcomes:
             self._waiting_bytes -= self._waiting.popleft().size
         if error is None:
-            self._apply()  # the disk works while the changes are reported
+            self._apply(at_once=self._sender.waits)  # the disk works while the changes are reported
         elif isinstance(error, LogGone):
             self._failed(error)
         elif isinstance(error, FormatError) or self.replica.damaged_by(error):
@@ -286,7 +316,7 @@ class JetStreamEngine(ReadThrough, Watched):
         else:
             _logger.error("the replica cannot be written; trying again: %s", error)
             assert self._loop is not None
-            self._loop.call_later(STORAGE_PAUSE, self._apply)
+            self._loop.call_later(STORAGE_PAUSE, partial(self._apply, at_once=True))
         for outcome in outcomes:
             for change in outcome.changes:
                 self._report(change)
@@ -323,7 +353,7 @@ class JetStreamEngine(ReadThrough, Watched):
             for seq, mark in self.replica.writer.history.newest_marks(doubtful.seq):
                 there = await stream.message_at(link, self.address, seq)
                 if there is not None and there.mark != mark:
-                    self._failed(other_history(seq, mark, there.mark))
+                    self._failed(other_history(f"message {seq}", mark, there.mark))
                     return
         except (ApiError, LinkLost, TimeoutError) as error:
             _logger.warning("the history could not be compared with the server's: %s", error)
@@ -420,7 +450,8 @@ async def open_replica(replica: Replica, connection: NatsConnection, found: Stre
     why = await _why_another(replica, connection, found)
     if why:
         await replica.close()
-        aside = _put_aside(replica)
+        aside = move_aside(replica.path)
+        replica.diverged.unlink(missing_ok=True)
         _logger.error(
             "the replica %s is put aside as %s, which holds what only this node has seen; `mainspring engine compare` "
             "shows it: %s",
@@ -494,19 +525,8 @@ def _refuse_if_known(path: Path, address: NatsAddress) -> None:
             )
 
 
-def _put_aside(replica: Replica) -> Path:
-    """Under a name that no other has; nothing that was put aside is ever overwritten."""
-    path = replica.path
-    aside = next(name for number in count(1) if not (name := path.with_name(f"{path.name}.replaced-{number}")).exists())
-    for suffix in _WITH_SQLITE:
-        with suppress(FileNotFoundError):
-            os.replace(f"{path}{suffix}", f"{aside}{suffix}")
-    replica.diverged.unlink(missing_ok=True)
-    return aside
-
-
 def _remove(replica: Replica) -> None:
-    for suffix in _WITH_SQLITE:
+    for suffix in SQLITE_FILES:
         Path(f"{replica.path}{suffix}").unlink(missing_ok=True)
     replica.suspect.unlink(missing_ok=True)
 

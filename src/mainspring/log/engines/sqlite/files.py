@@ -81,10 +81,6 @@ class FileWatch:
         self._known: dict[str, Identity] = {name: _identity(name) for name in (self._database, self._wal)}
         self._also: dict[str, Identity] = {self._lock: _identity(self._lock)} if os.path.exists(self._lock) else {}
 
-    def reopened(self) -> None:
-        """SQLite may have made the write-ahead log anew."""
-        self._known[self._wal] = _identity(self._wal)
-
     @property
     def database_is_there(self) -> bool:
         return _is(self._database, self._known[self._database])

@@ -2,8 +2,12 @@
 
 It takes commits from a queue, plans each in memory, and puts the result into the file in one transaction. When SQLite
 says no (a full disk, a failing one), the plan is abandoned: the state in memory is what it was, every batch of the
-commit gets the error, and the next commit is tried as if nothing had happened. After errors that leave SQLite's own
-state in doubt, the connection is opened again and the state read from the file first.
+commit gets the error, and the next commit is tried as if nothing had happened.
+
+A commit that failed may lie in the write-ahead log as a whole, when only its fsync failed. SQLite does not count it as
+long as somebody has the file open; whoever opens it first finds it. So after such errors the new connection is opened
+before the old one is closed, the state is read from the file, and a small commit is written over what the failed one
+has left. Only then is anybody told that nothing was stored.
 
 `BEGIN IMMEDIATE` is left out when a commit is a single statement: that is its own transaction, and two round trips to
 SQLite less.
@@ -142,11 +146,11 @@ class SqliteWriter:
         """What tells this write-ahead log from the one before; empty until something is written."""
         return os.pread(self._wal, 8, 16)
 
-    def _number_wal(self) -> None:
-        """SQLite begins the write-ahead log anew when everything in it is in the database."""
+    def _number_wal(self) -> bool:
+        """SQLite begins the write-ahead log anew when everything in it is in the database. False: it cannot write."""
         salts = self._read_salts()
         if salts == self._salts or self.gone is not None:
-            return
+            return True
         try:
             self._connection.execute("BEGIN IMMEDIATE")
             self._connection.execute(NUMBER_LOG)
@@ -155,6 +159,8 @@ class SqliteWriter:
             self._salts = salts
         except sqlite3.Error as error:
             self._failed(error)
+            return False
+        return True
 
     # -- commits
 
@@ -167,7 +173,7 @@ class SqliteWriter:
             else:
                 results = self._assume_and_carry_out(batches)
         except Exception as error:
-            return [self._failed(error)] * len(batches)
+            return [self._failed_commit(error)] * len(batches)
         self._commits += 1
         self._look(at_lock=not self._commits % COMMITS_PER_LOCK_LOOK)
         return results if self.gone is None else [self.gone] * len(batches)
@@ -246,13 +252,13 @@ class SqliteWriter:
             for space, keys in deleted.items():
                 work += ((statement, (space, *some)) for statement, some in statements_for(DELETE_RECORDS, 1, keys))
             work += statements_for(WRITE_RECORDS, 5, written)
-        if plan.marks:
-            rows = [
+        if plan.marks or plan.mark_values:
+            marks = plan.mark_values + [
                 value
                 for (topic, dedupe), (pos, until) in plan.marks.items()
                 for value in (topic, dedupe, pos, until, mark_checksum(topic, dedupe, pos, until))
             ]
-            work += statements_for(ADD_MARKS if plan.assumes_new_marks else WRITE_MARKS, 5, rows)
+            work += statements_for(ADD_MARKS if plan.assumes_new_marks else WRITE_MARKS, 5, marks)
         return work
 
     def _remove(self, state: PartitionState, below: int, offsets: tuple[int, ...], removed: Removed) -> None:
@@ -310,6 +316,21 @@ class SqliteWriter:
             self._suspect = True
         return error if isinstance(error, MainspringError) else unavailable(error)
 
+    def _failed_commit(self, error: Exception) -> MainspringError:
+        """See to it that nothing of the commit is found in the file, also not after a crash."""
+        fault = self._failed(error)
+        if not self._suspect or self.gone is not None:
+            return fault
+        try:
+            self._reopen_if_suspect()
+            self._salts, self._appended = b"", 0
+            if self._number_wal():
+                return fault
+        except (sqlite3.Error, OSError, LogGone) as again:
+            self._failed(again)
+        left = "nothing was stored, but a crash before the disk works again may bring it back"
+        return LogUnavailable(f"{fault.message}; {left}", remedy=fault.remedy)
+
     def _reopen_if_suspect(self) -> None:
         """After a suspect error: what the file says counts, not what was remembered. Raises `LogGone`."""
         if self._suspect:
@@ -318,12 +339,9 @@ class SqliteWriter:
             raise self.gone
         if not self._suspect:
             return
-        self._connection.close()
-        self._connection = connect_writer(self._path, self.synchronous)
+        suspect, self._connection = self._connection, connect_writer(self._path, self.synchronous)
+        suspect.close()  # not before: who opens a file that nobody has open finds what the failed commit has left there
         self.log_state.reload(self._connection)
-        self._watch.reopened()
-        os.close(self._wal)
-        self._wal = os.open(wal_of(self._path), os.O_RDONLY | os.O_CLOEXEC)
         self._suspect = False
 
 
