@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from mainspring.cli.node.quick_serve import plain_serve
-from mainspring.errors import MainspringError
-from mainspring.plain_text import plain_lines
+from mainspring.errors import MainspringError, plain_lines
 
 # A token, and the password in an address, as they stand among the arguments: each argument ends with a zero byte.
 _SECRETS: Final = re.compile(rb"(?<=\0--token[=\0])[^\0]+|(?<=://)[^\0/@]*(?=@)|(?<=[?&]token=)[^\0&]+")

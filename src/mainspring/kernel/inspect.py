@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mainspring.errors import plain
 from mainspring.message import Message, Metadata
-from mainspring.plain_text import plain
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel

@@ -14,8 +14,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
-from mainspring.errors import BootError
-from mainspring.plain_text import plain_lines
+from mainspring.errors import BootError, plain_lines
 from mainspring.settings import Settings
 from mainspring.telemetry.causation import handling
 from mainspring.telemetry.spans import tracing

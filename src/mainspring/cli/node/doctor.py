@@ -25,10 +25,9 @@ import typer
 
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.output import say, say_json
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, plain_lines
 from mainspring.log import check as check_log
 from mainspring.log import engine_factory, log_file
-from mainspring.plain_text import plain_lines
 from mainspring.settings import Settings, load_all, without_secrets
 
 _NEEDED: Final = ("aiohttp", "msgspec", "prometheus-client", "rich", "typer", "uuid-utils")

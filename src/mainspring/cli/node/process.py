@@ -22,11 +22,10 @@ from pathlib import Path
 from typing import Final
 
 from mainspring.cli.support.stopping import stop_signals, unless_stopped
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, plain_lines
 from mainspring.loop import MonotonicClock, new_event_loop
 from mainspring.message import Message, Metadata, counted_ids, encode_data, encode_line
 from mainspring.node import Node
-from mainspring.plain_text import plain_lines
 from mainspring.settings import Settings, without_secrets
 from mainspring.telemetry import configure_logging
 

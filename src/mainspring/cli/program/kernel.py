@@ -30,11 +30,11 @@ from mainspring.cli.support.output import (
     say_done,
     say_json,
 )
+from mainspring.errors import plain_lines
 from mainspring.json_text import JsonRefused, check_json
 from mainspring.kernel import CausationNode, draw_tree
 from mainspring.loop import MonotonicClock
 from mainspring.message import MAX_DEPTH, compact
-from mainspring.plain_text import plain_lines
 
 # What every node has: listed after what its program brings, which is what people look for.
 BUILT_IN: Final = frozenset({"Syscall", "Timer", "Memory", "Event", "Bus", "Run", "Beat"})

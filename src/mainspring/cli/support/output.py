@@ -19,8 +19,7 @@ import msgspec
 import typer
 
 from mainspring.cli.support.moments import clock_text, rfc3339
-from mainspring.errors import MainspringError
-from mainspring.plain_text import plain
+from mainspring.errors import MainspringError, plain
 
 if TYPE_CHECKING:
     from mainspring.log import Progress
@@ -102,7 +101,7 @@ def _with_times(value: Any) -> Any:
 
 
 def say_json(value: Any, indent: int | None = None, *, sort: bool = False) -> None:
-    """The value, which may hold structs, as one line of JSON (with `indent`, as several), with each moment also in words.
+    """The value, which may hold structs, as one line of JSON (or several), with each moment also in words.
 
     Bytes are JSON already.
     """
