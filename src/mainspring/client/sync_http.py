@@ -43,7 +43,9 @@ def path(*parts: str | int) -> str:
 class NodeConnection:
     """Requests to the node at `url` (ws, wss, http or https), one after the other. Not for several threads.
 
-    `url` may name several nodes of one log, separated by commas; the first that can be reached is asked.
+    `url` may name several nodes of one log, separated by commas; the first that can be reached is asked. With
+    `unix_socket` the node is reached through that path in place of host and port. `named_by` says in errors who named
+    the address.
     """
 
     def __init__(
@@ -53,17 +55,23 @@ class NodeConnection:
         *,
         patience_s: float = PATIENCE_S,
         ssl: ssl_module.SSLContext | None = None,
+        unix_socket: str = "",
+        named_by: str = "",
     ) -> None:
         self._addresses = deque(split_address(one.strip()) for one in url.split(","))
         warn_of_plain_tokens((each.geturl() for each in self._addresses), token)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._ssl = ssl
+        self._unix_socket = unix_socket
+        self._named_by = f" ({named_by})" if named_by else ""
         self._kept: http.client.HTTPConnection | None = None
 
     @property
     def address(self) -> str:
         """Where the node is, for people."""
+        if self._unix_socket:
+            return f"unix:{self._unix_socket}"
         secure, host, port = self._first()
         shown = f"[{host}]" if ":" in host else host
         return f"{'https' if secure else 'http'}://{shown}:{port}"
@@ -203,6 +211,8 @@ class NodeConnection:
         return secure, address.hostname or "", address.port or (443 if secure else 80)
 
     def _to_first(self) -> http.client.HTTPConnection:
+        if self._unix_socket:
+            return _UnixConnection(self._unix_socket, self._patience_s)
         secure, host, port = self._first()
         if not secure:
             return http.client.HTTPConnection(host, port, timeout=self._patience_s)
@@ -230,24 +240,24 @@ class NodeConnection:
 
     def _no_node(self) -> CannotConnect:
         return CannotConnect(
-            f"what answers at {self.address} is no Mainspring node",
+            f"what answers at {self.address}{self._named_by} is no Mainspring node",
             remedy="give the node's address with --url or BUS_URL",
         )
 
     def _unreachable(self, error: Exception) -> CannotConnect:
         if isinstance(error, TimeoutError):
             return CannotConnect(
-                f"the node at {self.address} did not answer within {self._patience_s:g} s",
+                f"the node at {self.address}{self._named_by} did not answer within {self._patience_s:g} s",
                 remedy="look at the node's log; it may be busy, or stopped in a debugger",
             )
         if isinstance(error, ssl_module.SSLError):
             return CannotConnect(
-                f"no secure connection to {self.address}: {error.reason or error}",
+                f"no secure connection to {self.address}{self._named_by}: {error.reason or error}",
                 remedy="check the node's certificate, its name and its authority; SSL_CERT_FILE can name yours",
             )
         if isinstance(error, socket.gaierror):
             return CannotConnect(
-                f"there is no host {self._addresses[0].hostname!r}: {error.strerror}",
+                f"there is no host {self._addresses[0].hostname!r}{self._named_by}: {error.strerror}",
                 remedy="check the address given with --url or BUS_URL",
             )
         if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
@@ -256,7 +266,7 @@ class NodeConnection:
             return self._cut(error)
         why = getattr(error, "strerror", None) or str(error)
         return CannotConnect(
-            f"no node answers at {self.address}: {why}",
+            f"no node answers at {self.address}{self._named_by}: {why}",
             remedy="start one with `mainspring serve`, or say where it is with --url or BUS_URL",
         )
 
@@ -273,3 +283,16 @@ def _hung_up(connection: http.client.HTTPConnection) -> bool:
         return False
     readable, _, _ = select.select([connection.sock], [], [], 0)
     return bool(readable)
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """The same through a unix socket."""
+
+    def __init__(self, place: str, timeout_s: float) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._place, self._timeout_s = place, timeout_s
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self._timeout_s)
+        self.sock.connect(self._place)

@@ -121,7 +121,10 @@ class Node(Core):
         if "port" in self._sockets:
             addresses.append(await self._listen())
         if settings.engine != "memory":
-            self._in_background(self._watch_for_joining())
+            if "port" in self._sockets:  # commands in this folder find the node by it
+                await self.private_socket()
+            else:
+                self._in_background(self._watch_for_joining())
         return addresses
 
     async def _runner(self) -> web.AppRunner:

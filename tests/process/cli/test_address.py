@@ -90,6 +90,25 @@ def test_without_any_word_the_socket_of_the_data_directory_is_asked(node: Servin
     assert mainspring("send", "event", "Some.Event", "{}").stdout.startswith("sent ")
 
 
+def test_every_command_finds_the_node_of_the_data_directory_here(node: Serving, elsewhere: Path) -> None:
+    here = {"MAINSPRING_DATA": str(node.folder / "data")}
+    placed = json.loads(mainspring("pub", "found", '"by its folder"', "--json", env=here).stdout)
+    assert (placed["topic"], placed["offset"]) == ("found", 1)
+    assert "found" in mainspring("topics", "list", env=here).stdout
+    shown = mainspring("sub", "found", "-g", "g", "-n", "1", "--json", env=here).stdout
+    assert json.loads(shown)["payload"] == "by its folder"
+    assert "by its folder" in mainspring("tail", "found", "-n", "1", env=here).stdout
+    mainspring("topics", "delete", "found", "-y", env=here)
+    nobody = {**here, "BUS_URL": f"ws://127.0.0.1:{free_port()}"}
+    assert "(named by the environment)" in mainspring("topics", "list", env=nobody, code=1).stderr
+    assert "(--url)" in mainspring("topics", "list", "--url", nobody["BUS_URL"], env=here, code=1).stderr
+
+
+def test_without_a_node_the_default_is_tried_and_named(elsewhere: Path) -> None:
+    Path("mainspring.toml").write_text(f'url = "ws://127.0.0.1:{free_port()}"\n')
+    assert "(named by the settings file)" in mainspring("topics", "list", code=1).stderr
+
+
 @pytest.mark.parametrize(
     "command",
     [
@@ -106,7 +125,7 @@ def test_when_nobody_answers_every_command_says_the_same(elsewhere: Path, comman
     at = f"ws://127.0.0.1:{free_port()}"
     complained = mainspring(*command, "--url", at, code=1).stderr.splitlines()
     assert complained == [
-        f"mainspring: no node answers at {at.replace('ws', 'http')}: Connection refused",
+        f"mainspring: no node answers at {at.replace('ws', 'http')} (--url): Connection refused",
         "  start one with `mainspring serve`, or say where it is with --url or BUS_URL",
     ]
 
@@ -193,7 +212,7 @@ def test_a_language_model_finds_the_tools_of_a_node_at_an_address(node: Serving,
             (2, "tools/call", {"name": "Small_Double", "arguments": {"data": 4}}),
         )
     )
-    said = mainspring("mcp", "--only", "Small.*", "--url", url_of(node), stdin=asked).stdout
+    said = mainspring("mcp", "--only", "Small.*", "--allow-changes", "--url", url_of(node), stdin=asked).stdout
     tools, called = (json.loads(line)["result"] for line in said.splitlines())
     assert {tool["name"] for tool in tools["tools"]} == {"Small_Double", "Small_Refuse"}
     assert (called["isError"], called["content"][0]["text"]) == (False, "8")

@@ -16,7 +16,7 @@ import typer
 from mainspring.cli.support.moments import start_frame
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument, complete_group
 from mainspring.cli.support.output import event_line, note, on_change, say, say_json
-from mainspring.client import Event, connect
+from mainspring.client import Event
 from mainspring.loop import MonotonicClock
 
 _WINDOW: Final = 64
@@ -59,7 +59,7 @@ def sub(
     async def consume() -> None:
         held = min(window, count or window)
         async with (
-            connect(at.address, at.sent_token, connect_timeout=3.0, on_state=on_change(note, _STATES)) as bus,
+            at.open_client(connect_timeout=3.0, on_state=on_change(note, _STATES)) as bus,
             bus.subscribe(topic, group=group, from_=begin, max_inflight=held, key=key) as events,
         ):
             shown = 0

@@ -23,7 +23,6 @@ from mainspring.backoff import Backoff
 from mainspring.cli.support.node_options import NodeAddress
 from mainspring.cli.support.output import CommandFailed, say_json
 from mainspring.cli.support.stopping import stop_signals, unless_stopped
-from mainspring.client import connect
 from mainspring.import_path import find_object
 from mainspring.loop import Clock, HandlerThreads, MonotonicClock, new_event_loop
 from mainspring.settings import load_all
@@ -85,7 +84,7 @@ async def _work(app: App, at: NodeAddress, concurrency: int, grace: float, paren
         asyncio.get_running_loop().add_reader(parent, stopping.set)
     threads = HandlerThreads(concurrency)
     async with (
-        connect(at.address, at.sent_token, connect_timeout=0, on_state=_report()) as bus,
+        at.open_client(connect_timeout=0, on_state=_report()) as bus,
         AsyncExitStack() as undo,
     ):
         app.use(bus)

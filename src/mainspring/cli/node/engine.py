@@ -174,7 +174,7 @@ def recover(
     events = [event for each in _compared(lost, log) for event in each.only_left]
     ours = [event for event in events if _is_of_nodes(event.topic)]
     if len(events) > len(ours):
-        confirm(f"Publish {len(events) - len(ours)} events again at {at.address}?", yes)
+        confirm(f"Publish {len(events) - len(ours)} events again at {at.found.unix_socket or at.found.url}?", yes)
     result = {"published": _publish_again([event for event in events if event not in ours], at), "left": len(ours)}
     words = f"; {len(ours)} events of the nodes themselves are left" if ours else ""
     say_done(result, at.as_json, f"published {result['published']} events again{words}")

@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Self
 import msgspec
 import typer
 
-from mainspring.cli.support.options import TokenOption, UrlOption, token_for
+from mainspring.cli.support.options import FoundNode, TokenOption, UrlOption, find_node
 from mainspring.cli.support.output import CommandFailed
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids
@@ -114,11 +114,17 @@ class Wire:
 class HttpWire(Wire):
     """The same at an address. It connects with the first question."""
 
-    def __init__(self, url: str, token: str | None, timeout_ms: int = TIMEOUT_MS) -> None:
+    def __init__(self, found: FoundNode, timeout_ms: int = TIMEOUT_MS) -> None:
         from mainspring.client import NodeConnection
 
         self._timeout_ms = timeout_ms
-        self._node = NodeConnection(url, token, patience_s=(timeout_ms + _PATIENCE_MS) / 1000)
+        self._node = NodeConnection(
+            found.url,
+            found.token,
+            patience_s=(timeout_ms + _PATIENCE_MS) / 1000,
+            unix_socket=found.unix_socket,
+            named_by=found.named_by,
+        )
 
     def close(self) -> None:
         self._node.close()
@@ -173,9 +179,7 @@ class WireOptions:
             place = place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")
             if owner_of_data or settings.kernel_socket or is_listening(place):
                 return Wire(place, timeout_ms)
-        if self.url is not None:
-            return HttpWire(self.url, self.token, timeout_ms)
-        return HttpWire(settings.url, token_for(loaded, self.token), timeout_ms)
+        return HttpWire(find_node(self.url, self.token, loaded), timeout_ms)
 
     def ask(self, type: str, data: dict[str, Any], kind: str = "command", **opening: Any) -> dict[str, Any]:
         """The data of the node's reply to the members that are not None; an error of the node is raised."""

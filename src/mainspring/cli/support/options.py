@@ -15,19 +15,20 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperGroup
 
-from mainspring.settings import FILE_NAME, TOKEN_VARIABLES, Loaded, without_secrets
+from mainspring.settings import FILE_NAME, TOKEN_VARIABLES, Loaded, Settings, load_all, without_secrets
+from mainspring.unix_socket import is_foreign, is_listening, private_place
 
 # Here and not beside what uses them: a command that goes over a socket need not import an HTTP client first.
 UrlOption = Annotated[
     str | None,
     typer.Option(
         "--url",
-        help="The node's address, or several of one log with commas.  [default: MAINSPRING_URL, BUS_URL, ws://127.0.0.1:7070]",
+        help="The node's address, or several of one log with commas.  [default: that of the data directory here]",
     ),
 ]
 TokenOption = Annotated[
@@ -35,8 +36,44 @@ TokenOption = Annotated[
     typer.Option("--token", envvar=list(TOKEN_VARIABLES), show_envvar=True, help="The token to ask with."),
 ]
 
+_LOCAL: Final = "ws://localhost"  # behind a unix socket there is neither host nor port
+_SOURCES: Final = {
+    "environment": "named by the environment",
+    "file": "named by the settings file",
+    "default": "the default, as no node runs on the data directory here",
+}
+
 R = TypeVar("R")
 C = TypeVar("C", bound=Callable[..., Any])
+
+
+class FoundNode(NamedTuple):
+    """Where a node is, who asks, and who said so."""
+
+    url: str
+    token: str | None
+    unix_socket: str = ""
+    named_by: str = ""
+
+
+def find_node(url: str | None, token: str | None, loaded: Loaded | None = None) -> FoundNode:
+    """The node at `url`, or the one that the settings name, or the one of the data directory here.
+
+    Through that one's socket nobody is asked for a token; so who has one means an address.
+    """
+    if url is not None:
+        return FoundNode(url, token, named_by="--url")
+    loaded = load_all() if loaded is None else loaded
+    source = loaded.sources["url"]
+    if source == "default" and not token and (place := _running_here(loaded.settings)):
+        return FoundNode(_LOCAL, None, unix_socket=place, named_by="the node of the data directory here")
+    return FoundNode(loaded.settings.url, token_for(loaded, token), named_by=_SOURCES[source])
+
+
+def _running_here(settings: Settings) -> str:
+    """The socket of the node that runs on the data directory of the settings; empty where none does."""
+    place = private_place(settings.data)
+    return str(place) if not is_foreign(place) and is_listening(place) else ""
 
 
 def spread(command: Callable[..., R]) -> Callable[..., R]:
