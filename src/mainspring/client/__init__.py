@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from mainspring.client.client import RunInfo as RunInfo
     from mainspring.client.client import StartedRun as StartedRun
     from mainspring.client.client import connect as connect
+    from mainspring.client.client import run_name as run_name
     from mainspring.client.connection import Options as Options
     from mainspring.client.consumer import Consumer as Consumer
     from mainspring.client.consumer import Stall as Stall
@@ -61,7 +62,7 @@ if TYPE_CHECKING:
     from mainspring.client.sync_http import path as path
 
 _HOMES: Final = {
-    "mainspring.client.client": "Client RunInfo StartedRun connect",
+    "mainspring.client.client": "Client RunInfo StartedRun connect run_name",
     "mainspring.client.connection": "Options",
     "mainspring.client.consumer": "Consumer Stall describe",
     "mainspring.client.errors": "AlreadySubscribed BadArgument BadPayload CannotConnect ClientError Closed "
