@@ -9,6 +9,7 @@ knows and a value that does not fit are errors that say what to write instead; n
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -45,7 +46,7 @@ class Settings:
     data: str = setting("data", "Directory of everything that must survive.")
     engine: str = setting(
         "sqlite",
-        "Where the log rests: sqlite, memory, or a server's address: postgresql://..., nats://... or mongodb://...",
+        "Where the log rests: sqlite, sqlite:DIRECTORY, memory, or postgresql://..., nats://... or mongodb://...",
     )
     kernel_socket: str = setting(
         "", "Path of the NDJSON socket. Empty: kernel.sock in $XDG_RUNTIME_DIR/mainspring, or with the data."
@@ -82,6 +83,7 @@ class Settings:
     request_timeout_ms: int = setting(
         30_000, "Time for a command or query without its own timeout.", unit="ms", least=1
     )
+    keep_trace: bool = setting(False, "Keep headers of the latest messages in the log: traces survive a restart.")
 
     # Bus
     ack_timeout_ms: int = setting(
@@ -338,7 +340,27 @@ def load(
             )
         values["engine"] = values["mongo_url"]
 
+    scheme, colon, place = str(values.get("engine")).partition(":")
+    if scheme == "sqlite" and colon:
+        values |= {"engine": "sqlite", "data": place.removeprefix("//") or Settings().data}
+        sources["data"] = sources["engine"]
     return Loaded(Settings(**values), sources)  # type: ignore[arg-type]
+
+
+def find_file(config: Path | None) -> Path | None:
+    """The file to read: the one named, the one the environment names, or the usual one where it exists."""
+    if config is not None:
+        return config
+    if named := os.environ.get("MAINSPRING_CONFIG"):
+        return Path(named)
+    usual = Path(FILE_NAME)
+    return usual if usual.exists() else None
+
+
+def load_all(config: Path | None = None, **flags: object) -> Loaded:
+    """The settings of this process; flags that are None count as not given. Raises SettingError with the remedy."""
+    given = {name: str(flag) if isinstance(flag, Path) else flag for name, flag in flags.items()}
+    return load(given, os.environ, find_file(config))
 
 
 def _read_file(file: Path) -> dict[str, Any]:

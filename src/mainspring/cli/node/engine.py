@@ -26,7 +26,6 @@ from mainspring.cli.support.moments import date_text
 from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing, progress, safe, say, say_done, say_json
-from mainspring.cli.support.settings import load_all
 from mainspring.client import path
 from mainspring.log import (
     Engine,
@@ -44,7 +43,7 @@ from mainspring.log import (
     inspect_log,
     log_file,
 )
-from mainspring.settings import Settings, without_secrets
+from mainspring.settings import Settings, load_all, without_secrets
 
 NOT_DURABLE = 3
 NOT_THERE = 4

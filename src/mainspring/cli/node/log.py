@@ -18,6 +18,7 @@ from typing import IO, Annotated, Literal
 import msgspec
 import typer
 
+from mainspring.cli.program.codec import find_encoding
 from mainspring.cli.program.runs import RunFilter, list_found, timeline
 from mainspring.cli.support.log_options import FileOptions, LogOptions, existing_file, opened, reading, stored, visiting
 from mainspring.cli.support.options import Commands
@@ -131,6 +132,10 @@ def export_command(
     skip_damaged: Annotated[
         bool, typer.Option("--skip-damaged", help="Leave damaged entries out instead of stopping at them.")
     ] = False,
+    reencode: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:APP", help="Encode payloads again, with the current key of this program's codec."),
+    ] = None,
     *,
     at: LogOptions,
     as_json: JsonOption = False,
@@ -139,13 +144,14 @@ def export_command(
     settings = stored(at)
     if as_json and target == "-":
         raise typer.BadParameter("--json and the export cannot share standard output; name a file", param_hint="FILE")
+    again = None if reencode is None else find_encoding(reencode).reencode
 
     with reading(settings) as engine, progress() as show, _file(target, "xb") as out:
         export = LogExport(engine, skip_damaged=skip_damaged, progress=show)
 
         async def write() -> None:
             async for line in export.lines():
-                out.write(line)
+                out.write(line if again is None else again(line))
             out.flush()
 
         opened(engine, write())

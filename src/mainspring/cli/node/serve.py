@@ -11,7 +11,7 @@ import typer
 
 from mainspring.cli.node.process import run, run_again_and_again
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.settings import load_all
+from mainspring.settings import load_all
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.support.output import say_json
-from mainspring.cli.support.settings import load_all
-from mainspring.settings import FILE_NAME, Description, describe, without_secrets
+from mainspring.settings import FILE_NAME, Description, describe, load_all, without_secrets
 
 PAGE_HEAD = (
     "# Settings",

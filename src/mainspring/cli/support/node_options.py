@@ -15,9 +15,9 @@ import typer
 
 from mainspring.cli.support.options import TokenOption, UrlOption
 from mainspring.cli.support.output import JsonOption
-from mainspring.cli.support.settings import load_all
 from mainspring.client import PATIENCE_S, NodeConnection
 from mainspring.errors import MainspringError
+from mainspring.settings import load_all
 
 _TAB_PATIENCE_S: Final = 1.0
 
