@@ -40,6 +40,7 @@ MODULES: Final = (
     "mainspring.node",
     "mainspring.durations",
     "mainspring.retries",
+    "mainspring.codec",
     "mainspring.errors",
 )
 WIDTH: Final = 100

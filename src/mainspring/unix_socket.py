@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import os
 import socket
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -15,6 +17,7 @@ from mainspring.errors import BootError
 from mainspring.private_files import make_private_folder
 
 BACKLOG: Final = 512  # connections that wait to be accepted
+LONGEST_PATH: Final = 100  # bytes; systems allow 104 or 108
 
 Identity = tuple[int, int]
 """Device and inode of a socket file: tells the file a server made from one that another server put there later."""
@@ -38,6 +41,15 @@ def _place(given: str, data: str, name: str, choose: Callable[[Path, Path], Path
     if given:
         return Path(given)
     return choose(Path(runtime, "mainspring", name), own) if runtime else own
+
+
+def private_place(data: str) -> Path:
+    """Where the node of this data directory serves other processes of its program; every one of them finds it."""
+    beside = Path(data).resolve() / "node.sock"
+    if len(os.fsencode(beside)) <= LONGEST_PATH:
+        return beside
+    name = hashlib.sha256(os.fsencode(beside)).hexdigest()[:24]
+    return Path(tempfile.gettempdir(), f"mainspring-{os.getuid()}", f"{name}.sock")
 
 
 def is_listening(path: Path) -> bool:

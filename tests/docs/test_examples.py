@@ -68,6 +68,6 @@ def test_the_command_serves_until_it_is_stopped(command: str, env: dict[str, str
 
 
 def test_each_example_of_its_own_has_one_command() -> None:
-    sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:6]
-    assert [len(re.findall("^```sh$", section, re.MULTILINE)) for section in sections] == [1] * 5
-    assert len(COMMANDS) == 5
+    sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:7]
+    assert [len(re.findall("^```sh$", section, re.MULTILINE)) for section in sections] == [1] * 6
+    assert len(COMMANDS) == 6

@@ -5,6 +5,7 @@
 - `event`: what a consumer gets
 - `dependencies`: what a handler takes besides, made for each call
 - `middleware`: functions around every call of a handler
+- `verbs`: what a program can do where it is served: publish, ask, start runs
 
 Tasks are declared here and are `mainspring.tasks`
 """

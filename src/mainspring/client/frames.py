@@ -99,6 +99,21 @@ decode: Final = _decoder.decode
 decode_envelope: Final = msgspec.json.Decoder(EventEnvelope).decode
 
 
+def encode_payload(payload: Any) -> bytes:
+    """A payload's JSON text. Raises NotEncodable, naming what cannot be said in JSON."""
+    try:
+        return encode(payload)
+    except (TypeError, ValueError, RecursionError) as error:  # an unknown type, half a surrogate pair, NaN
+        raise _not_encodable(error) from None
+
+
+def _not_encodable(error: Exception) -> NotEncodable:
+    return NotEncodable(
+        f"the event cannot be written as JSON: {error}",
+        remedy="give dataclasses, msgspec Structs, TypedDicts, Pydantic models, or what JSON has",
+    )
+
+
 def encode_event(
     id: str,
     payload: Any,
@@ -111,11 +126,8 @@ def encode_event(
     """The bytes of one event. Raises NotEncodable, naming what cannot be said in JSON."""
     try:
         return encode(EventToPublish(id, payload, key, headers, delay_ms, not_before, ttl_ms))
-    except (TypeError, ValueError, RecursionError) as error:  # an unknown type, half a surrogate pair, NaN
-        raise NotEncodable(
-            f"the event cannot be written as JSON: {error}",
-            remedy="give dataclasses, msgspec Structs, TypedDicts, Pydantic models, or what JSON has",
-        ) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _not_encodable(error) from None
 
 
 def check_texts(key: object, headers: object) -> None:

@@ -4,6 +4,7 @@
 |---|---|
 | contract | what every engine promises: operations, batches, receipts, errors, and helpers for writing an engine |
 | log | `Log`: group commit, the engine's face for the parts of a node |
+| log_clock | `LogClock`: one time of day for all nodes of a log, that of its servers |
 | blocking_log | `BlockingLog`: the same for callers without an asyncio loop |
 | export_import | a log as lines of JSON: out of any engine, into any other |
 | contents | `survey`: how much a log holds |
@@ -23,6 +24,7 @@ from mainspring.log.engines.memory import MemoryEngine, SharedMemory, SharedMemo
 from mainspring.log.engines.registry import engine_factory, open_engine
 from mainspring.log.engines.sqlite import SqliteEngine, backup, log_file
 from mainspring.log.log import Log
+from mainspring.log.log_clock import LogClock
 
 if TYPE_CHECKING:
     from mainspring.log.comparison import Parting as Parting
@@ -50,6 +52,7 @@ __all__ = [
     *contract.__all__,
     "BlockingLog",
     "Log",
+    "LogClock",
     "MemoryEngine",
     "SharedMemory",
     "SharedMemoryEngine",

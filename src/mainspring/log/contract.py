@@ -95,6 +95,7 @@ __all__ = [
     "Result",
     "SharedEngine",
     "StoredEvent",
+    "TimedEngine",
     "TransactionalEngine",
     "add_prepared",
     "change_of",
@@ -516,7 +517,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one committed batch changed. `own`: the batch was this node's.
+    """What one committed batch changed, or several of one commit that only append. `own`: they were this node's.
 
     A record that was deleted has the version `ABSENT` and no value.
     """
@@ -577,6 +578,15 @@ class FallibleEngine(Protocol):
 
     def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
         """Call with the reason when it has come to that; at once if it has already."""
+
+
+@runtime_checkable
+class TimedEngine(Protocol):
+    """An engine whose servers say what time it is. Nodes go by that one clock: their own need not agree."""
+
+    async def time_ms(self) -> int:
+        """Epoch ms, by the clock of the servers now. Raises `LogUnavailable`."""
+        ...
 
 
 # -- finding, opening and preparing an engine

@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import uuid_utils
@@ -25,11 +25,23 @@ from mainspring.builtin import KernelPort, beat_capability, bus_capability, kern
 from mainspring.bus import Bus, Checker, Published
 from mainspring.bus.access import Token, TokenSource
 from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
+from mainspring.codec import Encoding
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
-from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, TransactionalEngine, open_engine
+from mainspring.log import (
+    Append,
+    Engine,
+    FallibleEngine,
+    Log,
+    LogClock,
+    LogGone,
+    Prepared,
+    TimedEngine,
+    TransactionalEngine,
+    open_engine,
+)
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
-from mainspring.message import Ids, Message, encode_data
+from mainspring.message import Ids, Message, encode_bytes
 from mainspring.node.batches import BatchConsuming
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
@@ -41,6 +53,7 @@ from mainspring.node.declarations import (
     refuse_former_groups,
     schedule_consumers,
 )
+from mainspring.node.encoded_log import EncodedLog
 from mainspring.node.patterns import PatternConsuming
 from mainspring.node.tasks import NodePort
 from mainspring.private_files import narrow
@@ -48,6 +61,9 @@ from mainspring.runs import Runtime
 from mainspring.settings import Settings
 from mainspring.tasks import Worker, install_effects
 from mainspring.telemetry import tracing, with_causation
+
+if TYPE_CHECKING:
+    from mainspring.node.in_process import InProcess
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
@@ -72,6 +88,10 @@ def _version() -> str:
     from importlib.metadata import version
 
     return version("mainspring")
+
+
+def _sealed_text(encoding: Encoding, payload: Any) -> bytes:
+    return encoding.seal(encode_bytes(payload))
 
 
 class Core:
@@ -113,6 +133,7 @@ class Core:
         self._on_shutdown: Callable[[], None] = lambda: None
         self._about = About()
         self._built_in: set[str] = set()
+        self._text_of: Callable[[Any], bytes] = encode_bytes  # of a payload that the program publishes
         self.failure: MainspringError | None = None  # why the node stops although nobody told it to
 
     async def boot(self, on_ready: Callable[[Message], object] = lambda _: None) -> Message:
@@ -212,6 +233,9 @@ class Core:
 
     async def _load(self) -> None:
         settings, app = self.settings, self.app
+        encoding = None if app is None else app.encoding
+        if encoding is not None:
+            self._text_of = functools.partial(_sealed_text, encoding)
         self.loop.attach()
         self._undo.callback(self.loop.detach)
         self._undo.callback(self.threads.close)
@@ -236,6 +260,7 @@ class Core:
         self.versions: PublishedVersions = PublishedVersions(self.bus)
         self.kernel: Kernel = Kernel(
             loop=self.loop,
+            clock=self.clock,
             ids=self._message_ids,
             log=self.log,
             default_timeout_ms=settings.request_timeout_ms,
@@ -246,6 +271,7 @@ class Core:
             on_shutdown=self._asked_to_stop,
             cluster=self.cluster,
             threads=self.threads,
+            keep_trace=settings.keep_trace,
         )
         self.kernel.enter_phase("LOAD")
         self.runtime: Runtime = Runtime(
@@ -262,15 +288,15 @@ class Core:
             threads=self.threads,
         )
         self.kernel.trace_more = RunTraces(self.runtime)
-        port = TracedPort(self.bus, self.kernel, self.versions)
-        self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
+        port = TracedPort(self.bus, self.kernel, self.versions, encoding)
+        self.runtime.connect(ask=KernelPort(self.kernel, encoding), publish=port, events=port)
         if app is not None:
             install_effects(self.runtime, app.tasks, port)
         self.heartbeat: Heartbeat = self._heartbeat()
         self.kernel.register(
             *kernel_capabilities(self.kernel),
             bus_capability(self.bus),
-            run(self.kernel, self.runtime),
+            run(self.kernel, self.runtime, encoding),
             beat_capability(self.heartbeat, self.kernel),
         )
         self._built_in = self.kernel.ids_taken
@@ -293,7 +319,8 @@ class Core:
         if self._engine is None and settings.engine != "memory":
             narrow(Path(settings.data))
         engine = self._engine or open_engine(settings.engine, settings.data, self.clock, database=settings.mongo_db)
-        self.log: Log = Log(engine)
+        encoding = None if self.app is None else self.app.encoding
+        self.log: Log = Log(engine) if encoding is None else EncodedLog(engine, encoding)
         await with_patience(self.log.open, self.loop, settings.wait_for_engine)
         self._undo.push_async_callback(self.log.close)
         if isinstance(engine, FallibleEngine):
@@ -306,7 +333,17 @@ class Core:
         if self.log.shared:
             watching = asyncio.create_task(self.durability.follow(), name="durability")
             self._undo.callback(watching.cancel)
+        if isinstance(engine, TimedEngine):
+            await self._go_by_time_of(engine)
         self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
+
+    async def _go_by_time_of(self, engine: TimedEngine) -> None:
+        """Nodes of one log have one time of day: the servers', whatever this machine's clock says."""
+        clock = LogClock(self.clock)
+        await with_patience(functools.partial(clock.ask, engine), self.loop, self.settings.wait_for_engine)
+        following = asyncio.create_task(clock.follow(engine, self.loop), name="log clock")
+        self._undo.callback(following.cancel)
+        self.clock = clock
 
     def _alone(self) -> Alone:
         name = node_name(self.settings.node, "")
@@ -351,7 +388,8 @@ class Core:
     def _introduce(self, adapters: list[str]) -> None:
         """Tell the other nodes what this one serves, now that it does."""
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
-        own = (handled for slot in slots for handled in slot.plan.handles)
+        own = {handled for slot in slots for handled in slot.plan.handles}
+        own |= {f"event:{type}" for slot in slots for type in slot.plan.everywhere}
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
         program = "" if self.declarations is None else self.declarations.programs.digest
         able = (BEATS_ROLE,) if self._has_beats else ()
@@ -372,6 +410,7 @@ class Core:
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
         parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads, "random": self._random}
+        parts["encoding"] = app.encoding
         consumers = app.surrounded((*app.consumers, *schedule_consumers(app)))
         refuse_shared_groups(consumers)
 
@@ -390,8 +429,8 @@ class Core:
         self.bus.groups.has_consumers = bool(consumers or tasks)
 
     def _serve_tasks(self, app: App) -> None:
-        app.publisher = self._publish
-        self._undo.callback(setattr, app, "publisher", None)
+        app.node = self.in_process
+        self._undo.callback(setattr, app, "node", None)
         self.tasks_port: NodePort = NodePort(
             bus=self.bus,
             log=self.log,
@@ -404,6 +443,13 @@ class Core:
         app.tasks.use(self.tasks_port)
         self._undo.push_async_callback(self.tasks_port.close)
         self._undo.callback(app.tasks.use, None)
+
+    def in_process(self) -> InProcess:
+        """The verbs of the program in this process."""
+        from mainspring.node.in_process import InProcess  # most nodes never need them
+
+        encoding = None if self.app is None else self.app.encoding
+        return InProcess(self.bus, self.kernel, self._publish, self._new_id, self.tasks_port.event_loop, encoding)
 
     async def _start_tasks(self, app: App) -> None:
         if not app.tasks or not self.settings.run_tasks:
@@ -461,7 +507,7 @@ class Core:
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
         options["headers"] = self.versions.headers(topic, with_causation(options.get("headers")))
-        published = await self.bus.publish(topic, bytes(encode_data(payload)), **options)
+        published = await self.bus.publish(topic, self._text_of(payload), **options)
         note_event(self.kernel, topic, published.id, published.ts, options.get("headers"))
         return published
 
@@ -471,7 +517,7 @@ class Core:
             return None
         key, headers, id = options.get("key"), self.versions.headers(topic, options["headers"]), options["id"]
         ttl = options.get("ttl", 0)
-        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id, ttl=ttl)
+        prepared = self.bus.prepare(topic, self._text_of(payload), key=key, headers=headers, id=id, ttl=ttl)
         (append,) = (operation for operation in prepared.operations if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)
         return prepared, Published(topic, append.partition, 0, id, append.ts)

@@ -22,6 +22,7 @@ from typing import Any, Final
 import uuid_utils
 
 from mainspring.client import BadArgument, EventTooLarge, NotEncodable, check_texts
+from mainspring.codec import Codec, encoding_of
 from mainspring.data_types import json_encoder
 from mainspring.loop import Clock, MonotonicClock
 from mainspring.outbox.sql import ADD, Dialect, Steps, bind, create_table, schema, table_name
@@ -31,7 +32,10 @@ MAX_EVENT_BYTES: Final = 1_000_000  # a little less than the node's default limi
 
 
 class Outbox:
-    """Adds rows. `table` may have a schema before a dot; for MongoDB it names the collection."""
+    """Adds rows. `table` may have a schema before a dot; for MongoDB it names the collection.
+
+    With a `codec` payloads are encoded before they are written, as those of `App(codec=...)` are.
+    """
 
     def __init__(
         self,
@@ -41,10 +45,12 @@ class Outbox:
         max_event_bytes: int = MAX_EVENT_BYTES,
         clock: Clock | None = None,
         new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
+        codec: Codec | None = None,
     ) -> None:
         self.table: str = table_name(table)
         self._database = database
         self._max_event_bytes = max_event_bytes
+        self._encoding = encoding_of(codec)
         self._clock = clock or MonotonicClock()
         self._new_id = new_id
 
@@ -100,6 +106,8 @@ class Outbox:
         given = None if headers is None else dict(headers)
         check_texts(key, given)
         text = _encoded(payload)
+        if self._encoding is not None:
+            text = self._encoding.seal(text.encode()).decode()
         written = None if given is None else _encoded(given)
         size = len(text) + len(written or "") + len(key or "")
         if size > self._max_event_bytes:

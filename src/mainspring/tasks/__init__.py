@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.tasks.errors import TaskError as TaskError
     from mainspring.tasks.errors import TaskExpired as TaskExpired
     from mainspring.tasks.errors import TaskFailed as TaskFailed
+    from mainspring.tasks.errors import not_served as not_served
     from mainspring.tasks.in_runs import StartedTask as StartedTask
     from mainspring.tasks.in_runs import install_effects as install_effects
     from mainspring.tasks.ports import Report as Report
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from mainspring.tasks.worker import Worker as Worker
 
 _HOMES: Final = {
-    "mainspring.tasks.errors": "NotServed TaskCancelled TaskError TaskExpired TaskFailed",
+    "mainspring.tasks.errors": "NotServed TaskCancelled TaskError TaskExpired TaskFailed not_served",
     "mainspring.tasks.in_runs": "StartedTask install_effects",
     "mainspring.tasks.ports": "Report Then",
     "mainspring.tasks.results": "TaskHandle",

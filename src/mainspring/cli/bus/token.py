@@ -29,9 +29,9 @@ from mainspring.bus.access import (
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing, say_json
-from mainspring.cli.support.settings import load_all
 from mainspring.errors import SettingError
 from mainspring.loop import MonotonicClock
+from mainspring.settings import load_all
 
 app: typer.Typer = Commands("Make, list and check tokens.")
 

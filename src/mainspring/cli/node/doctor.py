@@ -25,11 +25,10 @@ import msgspec
 import typer
 
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.settings import load_all
 from mainspring.errors import MainspringError
 from mainspring.log import check as check_log
 from mainspring.log import engine_factory, log_file
-from mainspring.settings import Settings, without_secrets
+from mainspring.settings import Settings, load_all, without_secrets
 
 _NEEDED: Final = ("aiohttp", "msgspec", "prometheus-client", "rich", "typer", "uuid-utils")
 _OPTIONAL: Final = {"uvloop": "faster; pip install 'mainspring[fast]'", "wasmtime": "for guests in WebAssembly"}

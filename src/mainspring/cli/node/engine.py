@@ -26,7 +26,6 @@ from mainspring.cli.support.moments import date_text
 from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing, progress, safe, say, say_done, say_json
-from mainspring.cli.support.settings import load_all
 from mainspring.client import path
 from mainspring.log import (
     Engine,
@@ -44,7 +43,7 @@ from mainspring.log import (
     inspect_log,
     log_file,
 )
-from mainspring.settings import Settings, without_secrets
+from mainspring.settings import Settings, load_all, without_secrets
 
 NOT_DURABLE = 3
 NOT_THERE = 4
@@ -63,14 +62,18 @@ AddressArgument = Annotated[
 
 
 @app.command()
-def init(url: AddressArgument = None, config: ConfigOption = None) -> None:
+def init(url: AddressArgument = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
     """Make what the log needs. The stream, the collections and indexes, or the file. Harmless when it is all there."""
     settings = load_all(config, engine=url).settings
     before = _inspected(settings)
     setup = EngineSetup(Path(settings.data), database=settings.mongo_db)
-    for line in asyncio.run(engine_factory(settings.engine).init(settings.engine, setup)):
-        typer.echo(line)
-    typer.echo(f"the log is {'there already' if before.log and not before.missing else 'ready'}: {before.place}")
+    made = list(asyncio.run(engine_factory(settings.engine).init(settings.engine, setup)))
+    if as_json:
+        say_json({"place": before.place, "made": made, "existed": bool(before.log and not before.missing)})
+        return
+    for line in made:
+        say(line)
+    say(f"the log is {'there already' if before.log and not before.missing else 'ready'}: {before.place}")
 
 
 @app.command()

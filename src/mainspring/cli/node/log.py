@@ -11,19 +11,32 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated, Literal
 
 import msgspec
 import typer
 
+from mainspring.cli.program.codec import find_encoding
+from mainspring.cli.program.runs import RunFilter, list_found, timeline
 from mainspring.cli.support.log_options import FileOptions, LogOptions, existing_file, opened, reading, stored, visiting
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed, JsonOption, progress, say, say_done, say_json, table
+from mainspring.cli.support.output import (
+    CommandFailed,
+    JsonOption,
+    progress,
+    safe,
+    say,
+    say_done,
+    say_json,
+    table,
+)
 from mainspring.errors import SettingError
 from mainspring.log import (
     CheckReport,
     Engine,
+    Log,
     LogExists,
     LogExport,
     Moved,
@@ -37,6 +50,7 @@ from mainspring.log import (
 from mainspring.log import backup as copy_log
 from mainspring.log import check as check_log
 from mainspring.private_files import open_private, sync_path
+from mainspring.runs.durable import RunStore
 from mainspring.settings import without_secrets
 
 FOUND_DAMAGE = 3
@@ -81,12 +95,47 @@ def stats(at: LogOptions, as_json: JsonOption = False) -> None:
         _print_survey(place, found, sizes)
 
 
+@app.command()
+def runs(
+    run_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this run, with its journal.")] = None,
+    *,
+    which: RunFilter,
+    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    as_json: JsonOption = False,
+    at: LogOptions,
+) -> None:
+    """List the durable runs in the log, or show one, without a node.
+
+    `mainspring runs` asks the node, which also knows what each run waits for. With an ID and --json the output is what
+    `mainspring runs check` reads.
+    """
+    with reading(stored(at)) as engine:
+        log = Log(engine)
+        store = RunStore(log)
+        if run_id is not None:
+            history = opened(log, store.history(run_id))
+        else:
+            found = opened(log, store.runs(**asdict(which), limit=limit))
+    if run_id is None:
+        rows = ({**msgspec.json.decode(msgspec.json.encode(each)), "state": each.state} for each in found)
+        list_found(rows, as_json)
+    elif as_json:
+        say(msgspec.json.encode(history).decode())
+    else:
+        for line in timeline(history):
+            say(safe(line))
+
+
 @app.command(name="export")
 def export_command(
     target: Annotated[str, typer.Argument(metavar="FILE", help="Where to write; - is standard output.")] = "-",
     skip_damaged: Annotated[
         bool, typer.Option("--skip-damaged", help="Leave damaged entries out instead of stopping at them.")
     ] = False,
+    reencode: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:APP", help="Encode payloads again, with the current key of this program's codec."),
+    ] = None,
     *,
     at: LogOptions,
     as_json: JsonOption = False,
@@ -95,13 +144,14 @@ def export_command(
     settings = stored(at)
     if as_json and target == "-":
         raise typer.BadParameter("--json and the export cannot share standard output; name a file", param_hint="FILE")
+    again = None if reencode is None else find_encoding(reencode).reencode
 
     with reading(settings) as engine, progress() as show, _file(target, "xb") as out:
         export = LogExport(engine, skip_damaged=skip_damaged, progress=show)
 
         async def write() -> None:
             async for line in export.lines():
-                out.write(line)
+                out.write(line if again is None else again(line))
             out.flush()
 
         opened(engine, write())

@@ -1,4 +1,4 @@
-"""`mainspring send`, `describe`, `trace`, `actors` and `run`: the kernel from a terminal.
+"""`mainspring send`, `describe`, `trace`, `actors`, `dead-messages` and `run`: the kernel from a terminal.
 
 All but the last talk to a running node, over its unix socket or at its address; `run` boots a kernel of its own, feeds
 it standard input and ends. Data goes to standard output, complaints to standard error; an error answer is exit code 1.
@@ -21,7 +21,7 @@ import typer
 
 from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed
+from mainspring.cli.support.output import CommandFailed, SpeaksJsonOption
 from mainspring.json_text import JsonRefused, check_json
 from mainspring.kernel import CausationNode, draw_tree
 from mainspring.loop import MonotonicClock
@@ -165,16 +165,66 @@ def restart(
         typer.echo(f"{capability} is started again" if found["restarted"] else f"{capability} was running")
 
 
+dead_messages: typer.Typer = Commands("List, send again and drop messages that failed.")
+LetterIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Letters, as `list` shows them.")]
+AllLetters = Annotated[bool, typer.Option("--all", help="All of them.")]
+
+
+@dead_messages.command("list")
+def list_dead_messages(*, node: WireOptions, as_json: JsonOption = False) -> None:
+    """List messages that failed and reached nobody, or were given up. Oldest first."""
+    after, more = "", True
+    while more:
+        found = node.ask("Syscall.DeadLetters", {"after": after}, "query")
+        for letter in found["letters"]:
+            if as_json:
+                typer.echo(json.dumps(letter))
+            else:
+                sent = f"{letter['message']['kind']} {letter['message']['type']}"
+                typer.echo(f"{letter['id']}  {sent:32} {letter['reason']:14} {letter['error']}: {letter['text']}")
+        more = found["more"] and bool(found["letters"])
+        after = found["letters"][-1]["id"] if more else ""
+
+
+@dead_messages.command()
+def redrive(
+    ids: LetterIds = None, *, everything: AllLetters = False, node: WireOptions, as_json: JsonOption = False
+) -> None:
+    """Send dead messages again, with all their attempts.
+
+    Example: `dead-messages redrive --all`.
+    """
+    found = node.ask("Syscall.Redrive", _chosen_letters(ids, everything))
+    typer.echo(json.dumps(found) if as_json else f"sent {found['count']} again")
+
+
+@dead_messages.command()
+def drop(
+    ids: LetterIds = None, *, everything: AllLetters = False, node: WireOptions, as_json: JsonOption = False
+) -> None:
+    """Forget dead messages. Nobody gets them any more."""
+    found = node.ask("Syscall.DropDeadLetters", _chosen_letters(ids, everything))
+    typer.echo(json.dumps(found) if as_json else f"dropped {found['count']}")
+
+
+def _chosen_letters(ids: list[str] | None, everything: bool) -> dict[str, Any]:
+    if bool(ids) is everything:
+        raise typer.BadParameter("say which: IDs, or --all")
+    return {"all": True} if everything else {"ids": ids}
+
+
 def run(
     program: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The program whose handlers answer.")],
     data: Annotated[
         Path | None, typer.Option(help="Directory of what must survive; without one, nothing does.")
     ] = None,
+    as_json: SpeaksJsonOption = True,
 ) -> None:
     """Answer messages on standard input without a node. One JSON line each; ends when nothing is left to do.
 
     Exit code 0 when every line succeeded, 1 when one failed. Example: `run shop:app < messages.ndjson`.
     """
+    del as_json
     failed = asyncio.run(_run(program, data))
     if failed:
         typer.echo(f"mainspring: {failed} of the lines failed", err=True)

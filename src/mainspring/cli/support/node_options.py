@@ -15,9 +15,9 @@ import typer
 
 from mainspring.cli.support.options import TokenOption, UrlOption
 from mainspring.cli.support.output import JsonOption
-from mainspring.cli.support.settings import load_all
 from mainspring.client import PATIENCE_S, NodeConnection
 from mainspring.errors import MainspringError
+from mainspring.settings import load_all
 
 _TAB_PATIENCE_S: Final = 1.0
 
@@ -33,7 +33,7 @@ class NodeAddress:
 
     @property
     def address(self) -> str:
-        return self.url if self.url is not None else load_all().settings.bus_url
+        return self.url if self.url is not None else load_all().settings.url
 
     def connect(self, patience_s: float = PATIENCE_S) -> NodeConnection:
         """A connection to the node; nothing is sent yet."""
@@ -61,6 +61,14 @@ def confirm(question: str, yes: bool) -> None:
     """Ask a person at a terminal; a script has decided already."""
     if not yes and sys.stdin.isatty() and sys.stdout.isatty():
         typer.confirm(question, abort=True)
+
+
+def confirm_by_name(question: str, name: str, yes: bool) -> None:
+    """Have a person at a terminal type the name of what will be gone; a script has decided already."""
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        typed = typer.prompt(f"{question} Type its name to go on", default="", show_default=False)
+        if typed != name:
+            raise typer.Abort
 
 
 def _offered(context: typer.Context, kind: str, **params: str | None) -> list[dict[str, Any]]:

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import msgspec
 import typer
 
-from mainspring.cli.support.moments import clock_text
+from mainspring.cli.support.moments import clock_text, rfc3339
 from mainspring.errors import MainspringError
 
 if TYPE_CHECKING:
     from mainspring.log import Progress
 
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs, one object per line.")]
+
+SpeaksJsonOption = Annotated[bool, typer.Option("--json", help="JSON lines, which it speaks in any case.")]
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, what a shell expects
 _CUT: Final = "\N{HORIZONTAL ELLIPSIS}"
@@ -68,8 +70,32 @@ def say(text: str = "") -> None:
     sys.stdout.flush()
 
 
+# Members that are epoch milliseconds, and what stands beside each for people; others in a payload are not ours.
+_MOMENTS: Final = {
+    "ts": "time",
+    "not_before": "notBeforeTime",
+    **{name: f"{name.removesuffix('Ms')}Time" for name in ("originalTs", "created", "updated", "nextMs", "lastMs")},
+}
+_NOT_OURS: Final = frozenset({"payload", "headers", "data", "value", "args", "journal", "updates", "progress"})
+
+
+def _with_times(value: Any) -> Any:
+    """The value with the RFC 3339 form of each moment behind it."""
+    if isinstance(value, list):
+        return [_with_times(each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    made: dict[str, Any] = {}
+    for name, each in value.items():
+        made[name] = each if name in _NOT_OURS else _with_times(each)
+        if name in _MOMENTS and type(each) is int and each > 0:
+            made[_MOMENTS[name]] = rfc3339(each)
+    return made
+
+
 def say_json(value: Any) -> None:
-    """The value, which may hold structs, as one line of JSON."""
+    """The value, which may hold structs, as one line of JSON, with each moment also in words."""
+    value = _with_times(value)
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=msgspec.to_builtins)
     try:
         text.encode(sys.stdout.encoding or "ascii")

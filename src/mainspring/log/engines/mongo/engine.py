@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -71,6 +72,7 @@ from mainspring.log.engines.mongo.plan import (
     Present,
     groups_of,
 )
+from mainspring.log.log_clock import LogClock
 from mainspring.loop import BackgroundTasks, Clock, MonotonicClock
 
 T = TypeVar("T")
@@ -101,7 +103,7 @@ class MongoEngine(Watched):
     ) -> None:
         super().__init__()
         self.address: MongoAddress = parse_address(url, database)
-        self._clock = clock or MonotonicClock()
+        self._clock = LogClock(clock or MonotonicClock())
         self._patience = Patience(self.address, self._clock)
         self._step = step
         self._recent_bytes = recent_bytes
@@ -163,6 +165,7 @@ class MongoEngine(Watched):
         for work in works:
             self._tasks.start(self._keep(work), work.__name__)
         self._client = client
+        await self._clock.ask(self)
 
     async def close(self) -> None:
         if self._client is None:
@@ -235,6 +238,13 @@ class MongoEngine(Watched):
         self._check()
         hello = await self._patience(lambda: self._client.admin.command("hello"))
         return describe(hello, self._client.write_concern.document)
+
+    async def time_ms(self) -> int:
+        if self._client is None:
+            raise LogUnavailable(f"the log at {self.address.shown} is not open", remedy="open it first")
+        hello = await self._patience(lambda: self._client.admin.command("hello"))
+        time: datetime = hello["localTime"]
+        return round(time.replace(tzinfo=UTC).timestamp() * 1000)
 
     async def _look(self) -> bool:
         """Take in what is new in the journal; whether there was something."""

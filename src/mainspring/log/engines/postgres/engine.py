@@ -79,6 +79,7 @@ T = TypeVar("T")
 _AGAIN: Final = Backoff(first_ms=10, longest_ms=500)
 _LISTENING_MS: Final = 1_000  # between looks while the server notifies
 _TIDY_MS: Final = 15_000
+_NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _AT_ONCE: Final = 1_000  # rows of commits read or deleted, and marks deleted, in one step
 
 _logger = logging.getLogger(__name__)
@@ -217,6 +218,10 @@ class PostgresEngine(Watched):
     async def durability(self) -> Durability:
         found, _ = await self._open().read(ask_durability)
         return found
+
+    async def time_ms(self) -> int:
+        """The server's time of day."""
+        return int(await self._open().read(lambda ask: ask.fetchval(_NOW)))
 
     # -- what other nodes do
 
