@@ -119,7 +119,7 @@ _MAY_PASS: Final = (
     asyncpg.ReadOnlySQLTransactionError,  # it became a standby
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InFailedSQLTransactionError,
-    asyncpg.TargetServerAttributeNotMatched,
+    asyncpg.InternalClientError,  # no server takes writes; or the connection broke at a bad moment
     asyncpg.InterfaceError,
     OSError,
     TimeoutError,
