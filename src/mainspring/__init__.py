@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from mainspring.kernel import Context as Context
     from mainspring.kernel import Fail as Fail
     from mainspring.kernel import RestartPolicy as RestartPolicy
+    from mainspring.kernel import Retry as Retry
     from mainspring.retries import Reject as Reject
     from mainspring.runs import Ask as Ask
     from mainspring.runs import ChildFailed as ChildFailed
@@ -49,7 +50,7 @@ _HOMES: Final = {
     "mainspring.client": "Client SyncClient connect",
     "mainspring.codec": "Codec CodecError",
     "mainspring.errors": "MainspringError",
-    "mainspring.kernel": "Blob BlockingContext Context Fail RestartPolicy",
+    "mainspring.kernel": "Blob BlockingContext Context Fail RestartPolicy Retry",
     "mainspring.retries": "Reject",
     "mainspring.runs": (
         "Ask ChildFailed Effect EffectFailed Perform Publish Sleep Spawn WaitEvent WaitSignal WaitTimedOut "

@@ -83,6 +83,7 @@ class Settings:
     request_timeout_ms: int = setting(
         30_000, "Time for a command or query without its own timeout.", unit="ms", least=1
     )
+    keep_trace: bool = setting(False, "Keep headers of the latest messages in the log: traces survive a restart.")
 
     # Bus
     ack_timeout_ms: int = setting(

@@ -8,6 +8,7 @@ and `Stock.Count` take turns, `Order.Place` waits for neither. Declarations are 
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -56,6 +57,7 @@ from mainspring.kernel import (
     Isolation,
     Kernel,
     RestartPolicy,
+    Retry,
     handler_from,
 )
 from mainspring.loop import runs_in_thread
@@ -138,12 +140,32 @@ class App(AppVerbs):
         restart: RestartPolicy | None = None,
         id: str | None = None,
         timeout: Duration | None = None,
+        retry: Retry | None = None,
         reply: Any = None,
     ) -> Declaring: ...
 
     @overload
     def command(
-        self, type: str, data: Any, *, id: str | None = None, timeout: Duration | None = None, reply: Any = None
+        self,
+        type: str,
+        data: Any,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def command(
+        self,
+        type: str,
+        data: Any,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
     ) -> Coroutine[Any, Any, Any]: ...
 
     def command(
@@ -160,6 +182,7 @@ class App(AppVerbs):
         restart: RestartPolicy | None = None,
         id: str | None = None,
         timeout: Duration | None = None,
+        retry: Retry | None = None,
         reply: Any = None,
     ) -> Any:
         """Handle a command: `(data, ctx)`; what the function returns is the reply's data.
@@ -174,13 +197,13 @@ class App(AppVerbs):
         `durable`, `isolation`, `memory_mb` and `restart` are about the whole capability; say them on one handler.
 
         Where the app is served, `await app.command("Order.Place", {...})` sends a command, as `Client.command` does;
-        `id`, `timeout` and `reply` belong to that.
+        `id`, `timeout`, `retry` and `reply` belong to that.
         """
         if data is not NO_DATA:
-            return self.carry_out("command", type, data, id=id, timeout=timeout, reply=reply)
+            return self.carry_out("command", type, data, id=id, timeout=timeout, retry=retry, reply=reply)
         options = {"description": description, "concurrency": concurrency, "key": key}
         said = {"durable": durable, "isolation": isolation, "memory_mb": memory_mb, "restart": restart}
-        asked = {"id": id, "timeout": timeout, "reply": reply}
+        asked = {"id": id, "timeout": timeout, "retry": retry, "reply": reply}
         return self._declare("command", type, options, said, asked)
 
     @overload
@@ -195,12 +218,30 @@ class App(AppVerbs):
         key: str | Callable[[Any], Any] | None = None,
         restart: RestartPolicy | None = None,
         timeout: Duration | None = None,
+        retry: Retry | None = None,
         reply: Any = None,
     ) -> Declaring: ...
 
     @overload
     def query(
-        self, type: str, data: Any, *, timeout: Duration | None = None, reply: Any = None
+        self,
+        type: str,
+        data: Any,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def query(
+        self,
+        type: str,
+        data: Any,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
     ) -> Coroutine[Any, Any, Any]: ...
 
     def query(
@@ -215,14 +256,15 @@ class App(AppVerbs):
         key: str | Callable[[Any], Any] | None = None,
         restart: RestartPolicy | None = None,
         timeout: Duration | None = None,
+        retry: Retry | None = None,
         reply: Any = None,
     ) -> Any:
         """Handle a query: like a command, but nothing changes by asking. `await app.query(type, data)` asks."""
         if data is not NO_DATA:
-            return self.carry_out("query", type, data, timeout=timeout, reply=reply)
+            return self.carry_out("query", type, data, timeout=timeout, retry=retry, reply=reply)
         options = {"description": description, "concurrency": concurrency, "key": key}
         said = {"isolation": isolation, "memory_mb": memory_mb, "restart": restart}
-        return self._declare("query", type, options, said, {"timeout": timeout, "reply": reply})
+        return self._declare("query", type, options, said, {"timeout": timeout, "retry": retry, "reply": reply})
 
     def on(
         self,
@@ -231,10 +273,15 @@ class App(AppVerbs):
         isolation: Isolation | None = None,
         concurrency: int | None = None,
         key: str | Callable[[Any], Any] | None = None,
+        everywhere: bool = False,
         restart: RestartPolicy | None = None,
     ) -> Declaring:
-        """Hear an event; nobody waits for what the function returns. One at a time, in order, unless told otherwise."""
-        options = {"concurrency": concurrency, "key": key}
+        """Hear an event; nobody waits for what the function returns. One at a time, in order, unless told otherwise.
+
+        Where several nodes share a log, an event is heard on the node where it happened. With `everywhere` it is also
+        heard on this one, at most once: a node that is not there misses it.
+        """
+        options = {"concurrency": concurrency, "key": key, "everywhere": everywhere}
         return self._declare("event", type, options, {"isolation": isolation, "restart": restart})
 
     def capability(

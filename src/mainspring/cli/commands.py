@@ -23,6 +23,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "describe": ("program.kernel", "describe"),
     "trace": ("program.kernel", "trace"),
     "actors": ("program.kernel", "actors"),
+    "dead-messages": ("program.kernel", "dead_messages"),
     "mcp": ("program.mcp", "mcp"),
     "decode": ("program.codec", "decode"),
     "doctor": ("node.doctor", "doctor"),

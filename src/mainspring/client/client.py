@@ -47,6 +47,7 @@ from mainspring.codec import Encoding, encoding_of
 from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import Clock, MonotonicClock, reject, resolve, time_limit
+from mainspring.message import Retry
 from mainspring.settings import URL_VARIABLES, load
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
@@ -362,7 +363,14 @@ class Client(ClientConnection, NodeVerbs):
         return self.options.run_check
 
     async def _ask(
-        self, kind: str, type: str, data: Any, timeout: Duration | None, reply: Any, id: str | None = None
+        self,
+        kind: str,
+        type: str,
+        data: Any,
+        timeout: Duration | None,
+        reply: Any,
+        id: str | None = None,
+        retry: Retry | None = None,
     ) -> Any:
         given = {} if data is None else data
         encoding = self._encoding
@@ -375,6 +383,11 @@ class Client(ClientConnection, NodeVerbs):
             asked["timeout"] = duration_ms(timeout)
         # The node says how long it may take. But its answer may be lost, on a connection that nobody says is gone.
         limit_s = None if timeout is None else seconds(timeout) + LIMIT_S
+        if retry is not None:
+            asked["retry"] = retry
+            if limit_s is not None:
+                pauses_ms = sum(retry.pause_ms(attempt) for attempt in range(1, retry.max_attempts))
+                limit_s = limit_s * retry.max_attempts + pauses_ms / 1_000
         answer = (await self.http.call("POST", "/messages", asked, limit_s=limit_s)).get("data")
         if encoding is not None:
             answer = encoding.open_value(answer)
@@ -488,6 +501,14 @@ class Client(ClientConnection, NodeVerbs):
         """Create a topic or change its settings (`partitions=4`, `maxAttempts=3`, ...); its settings now."""
         found: dict[str, Any] = await self.http.call("POST", "/topics", {"topic": topic, **settings})
         return found
+
+    async def purge_topic(self, topic: str) -> int:
+        """Remove every event that is stored in a topic now; how many. Its settings and groups stay."""
+        return int((await self.http.call("POST", f"/topics/{quote(topic, safe='')}/purge"))["removed"])
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its groups, schedules, schemas and dead letters. Refused while a group has members."""
+        await self.http.call("DELETE", f"/topics/{quote(topic, safe='')}")
 
     async def schedule(
         self,

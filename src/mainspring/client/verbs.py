@@ -7,6 +7,7 @@ is asking. So a program that moves out of its node, or into it, keeps its code.
 from __future__ import annotations
 
 import asyncio
+import builtins
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import msgspec
 from mainspring.backoff import Backoff
 from mainspring.client.errors import TimedOut
 from mainspring.durations import Duration, duration_ms
+from mainspring.message import Retry
 
 if TYPE_CHECKING:
     from mainspring.client.publishing import Place
@@ -102,7 +104,14 @@ class NodeVerbs(ABC):
 
     @abstractmethod
     async def _ask(
-        self, kind: str, type: str, data: Any, timeout: Duration | None, reply: Any, id: str | None = None
+        self,
+        kind: str,
+        type: str,
+        data: Any,
+        timeout: Duration | None,
+        reply: Any,
+        id: str | None = None,
+        retry: Retry | None = None,
     ) -> Any:
         """`command` and `query` for the parts of a client."""
 
@@ -112,8 +121,39 @@ class NodeVerbs(ABC):
 
     # -- commands and queries of the program
 
+    @overload
     async def command(
-        self, type: str, data: Any = None, *, id: str | None = None, timeout: Duration | None = None, reply: Any = None
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> T: ...
+
+    @overload
+    async def command(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any: ...
+
+    async def command(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
     ) -> Any:
         """Send a command to whoever serves it; the data of its reply, decoded into the type `reply`.
 
@@ -121,12 +161,46 @@ class NodeVerbs(ABC):
         the one the handler raised, 500 if it failed, 504 if it took too long, 404 if nobody serves it. CannotConnect
         when the connection broke, in which case the command may have been carried out. A durable command that was
         given an `id` can be sent again then: it is carried out once, and every sender gets the one outcome.
-        """
-        return await self._ask("command", type, data, timeout, reply, id)
 
-    async def query(self, type: str, data: Any = None, *, timeout: Duration | None = None, reply: Any = None) -> Any:
+        With `retry` the node sends the command again when it fails with an error that may pass (a crash, a timeout, 429
+        or from 500 on): `timeout` counts for each attempt, and the error that is raised is the last. What fails to the
+        end is kept as a dead letter (`Syscall.DeadLetters`).
+        """
+        return await self._ask("command", type, data, timeout, reply, id, retry)
+
+    @overload
+    async def query(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> T: ...
+
+    @overload
+    async def query(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any: ...
+
+    async def query(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any:
         """Ask something that changes nothing; otherwise like `command`."""
-        return await self._ask("query", type, data, timeout, reply)
+        return await self._ask("query", type, data, timeout, reply, None, retry)
 
     # -- durable runs
 

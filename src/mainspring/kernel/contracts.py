@@ -206,6 +206,7 @@ class CapabilityPlan:
         self._threads = threads
         self.contracts: list[Contract] = []
         self.listeners: dict[str, list[Contract]] = {}
+        self.everywhere: dict[str, list[Contract]] = {}  # of those, the ones for events of other nodes too
         self._outbound: list[tuple[MessageSchema, Shape]] = []
         where = f"capability {capability.id!r}"
         _check_settings(capability, where)
@@ -246,6 +247,8 @@ class CapabilityPlan:
             contract = Contract(handler.kind, handler.type, description, *shapes, function, *own)
             if handler.kind == "event":
                 self.listeners.setdefault(handler.type, []).append(contract)
+                if handler.everywhere:
+                    self.everywhere.setdefault(handler.type, []).append(contract)
             else:
                 self.contracts.append(contract)
 

@@ -8,6 +8,7 @@ closed exactly once, by the first outcome that reaches it; every later one finds
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
@@ -71,6 +72,18 @@ class NoReplyOrigin:
 
     def settled(self) -> None:
         return
+
+
+class KeptOrigin(NoReplyOrigin):
+    """The origin of a message that a record keeps until it was handled: the outcome decides about the record."""
+
+    def __init__(self, on_outcome: Callable[[Message], None]) -> None:
+        super().__init__()
+        self._on_outcome = on_outcome
+
+    def deliver(self, message: Message) -> bool:
+        self._on_outcome(message)
+        return True
 
 
 class SendOrigin(msgspec.Struct, eq=False):

@@ -259,6 +259,7 @@ class Core:
             on_shutdown=self._asked_to_stop,
             cluster=self.cluster,
             threads=self.threads,
+            keep_trace=settings.keep_trace,
         )
         self.kernel.enter_phase("LOAD")
         self.runtime: Runtime = Runtime(
@@ -375,7 +376,8 @@ class Core:
     def _introduce(self, adapters: list[str]) -> None:
         """Tell the other nodes what this one serves, now that it does."""
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
-        own = (handled for slot in slots for handled in slot.plan.handles)
+        own = {handled for slot in slots for handled in slot.plan.handles}
+        own |= {f"event:{type}" for slot in slots for type in slot.plan.everywhere}
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
         program = "" if self.declarations is None else self.declarations.programs.digest
         able = (BEATS_ROLE,) if self._has_beats else ()

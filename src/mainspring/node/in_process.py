@@ -26,7 +26,7 @@ from mainspring.codec import Encoding
 from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.errors import MainspringError
-from mainspring.kernel import Kernel
+from mainspring.kernel import Kernel, Retry
 from mainspring.log import DamagedEvent
 from mainspring.loop import Clock, time_limit
 from mainspring.message import encode_bytes
@@ -84,13 +84,20 @@ class InProcess(NodeVerbs):
         return Place(stored.offset, topic, stored.partition, stored.id)
 
     async def _ask(
-        self, kind: str, type: str, data: Any, timeout: Duration | None, reply: Any, id: str | None = None
+        self,
+        kind: str,
+        type: str,
+        data: Any,
+        timeout: Duration | None,
+        reply: Any,
+        id: str | None = None,
+        retry: Retry | None = None,
     ) -> Any:
         given, encoding = {} if data is None else data, self._encoding
         if encoding is not None:
             given = encoding.seal_data(type, encode_bytes(given))
         try:
-            waiting = self._kernel.ask(kind, type, given, timeout=timeout, id=id)
+            waiting = self._kernel.ask(kind, type, given, timeout=timeout, id=id, retry=retry)
         except ValueError as error:  # a type that cannot be one
             raise NodeRefused(str(error), code="bad_payload") from None
         async with _refusals():

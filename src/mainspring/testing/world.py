@@ -21,7 +21,7 @@ from mainspring.codec import Encoding
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import draw_tree
 from mainspring.log import DamagedEvent, Log
-from mainspring.message import Message, encode_bytes
+from mainspring.message import Message, Retry, encode_bytes
 from mainspring.runs import Outcome, ReplayMismatch, RunRecord
 from mainspring.testing.driving import DidNotHappen
 
@@ -152,23 +152,35 @@ class World:
 
     # -- doing
 
-    async def send(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
+    async def send(
+        self,
+        kind: str,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+    ) -> Any:
         """Send a message. For a command or a query: the reply's data, or `Fail` with the error's code."""
         if kind == "event":
             return await self._call(self._emit(type, data))
-        return await self._call(self._ask(kind, type, data, timeout))
+        return await self._call(self._ask(kind, type, data, timeout, retry))
 
-    async def command(self, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
+    async def command(
+        self, type: str, data: Any = None, *, timeout: Duration | None = None, retry: Retry | None = None
+    ) -> Any:
         """Send a command."""
-        return await self.send("command", type, data, timeout=timeout)
+        return await self.send("command", type, data, timeout=timeout, retry=retry)
 
-    async def query(self, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
+    async def query(
+        self, type: str, data: Any = None, *, timeout: Duration | None = None, retry: Retry | None = None
+    ) -> Any:
         """Send a query."""
-        return await self.send("query", type, data, timeout=timeout)
+        return await self.send("query", type, data, timeout=timeout, retry=retry)
 
-    async def begin(self, kind: str, type: str, data: Any = None) -> None:
+    async def begin(self, kind: str, type: str, data: Any = None, *, retry: Retry | None = None) -> None:
         """Send a command or a query and do not wait for its outcome; `messages` has it when it comes."""
-        await self._call(self._begin_request(kind, type, data))
+        await self._call(self._begin_request(kind, type, data, retry))
 
     async def publish(self, topic: str, payload: Any, *, delay: Duration = 0, **options: Any) -> Published:
         """Publish an event; the other `options` (key, headers, id, ...) are the bus's own."""
@@ -275,8 +287,8 @@ class World:
         await self.settle()
         return result
 
-    async def _ask(self, kind: str, type: str, data: Any, timeout: Duration | None) -> Any:
-        answer = await self.node.kernel.ask(kind, type, self._sent(type, data), timeout=timeout)
+    async def _ask(self, kind: str, type: str, data: Any, timeout: Duration | None, retry: Retry | None) -> Any:
+        answer = await self.node.kernel.ask(kind, type, self._sent(type, data), timeout=timeout, retry=retry)
         return answer if self._encoding is None else self._encoding.open_value(answer)
 
     def _sent(self, type: str, data: Any) -> Any:
@@ -288,8 +300,8 @@ class World:
     def _encoding(self) -> Encoding | None:
         return None if self.node.app is None else self.node.app.encoding
 
-    async def _begin_request(self, kind: str, type: str, data: Any) -> None:
-        outcome = self.node.kernel.ask(kind, type, self._sent(type, data))
+    async def _begin_request(self, kind: str, type: str, data: Any, retry: Retry | None) -> None:
+        outcome = self.node.kernel.ask(kind, type, self._sent(type, data), retry=retry)
         outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else will look
 
     async def _emit(self, type: str, data: Any) -> None:

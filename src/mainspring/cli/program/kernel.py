@@ -1,4 +1,4 @@
-"""`mainspring send`, `describe`, `trace`, `actors` and `run`: the kernel from a terminal.
+"""`mainspring send`, `describe`, `trace`, `actors`, `dead-messages` and `run`: the kernel from a terminal.
 
 All but the last talk to a running node, over its unix socket or at its address; `run` boots a kernel of its own, feeds
 it standard input and ends. Data goes to standard output, complaints to standard error; an error answer is exit code 1.
@@ -163,6 +163,54 @@ def restart(
         typer.echo(json.dumps(found))
     else:
         typer.echo(f"{capability} is started again" if found["restarted"] else f"{capability} was running")
+
+
+dead_messages: typer.Typer = Commands("List, send again and drop messages that failed.")
+LetterIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Letters, as `list` shows them.")]
+AllLetters = Annotated[bool, typer.Option("--all", help="All of them.")]
+
+
+@dead_messages.command("list")
+def list_dead_messages(*, node: WireOptions, as_json: JsonOption = False) -> None:
+    """List messages that failed and reached nobody, or were given up. Oldest first."""
+    after, more = "", True
+    while more:
+        found = node.ask("Syscall.DeadLetters", {"after": after}, "query")
+        for letter in found["letters"]:
+            if as_json:
+                typer.echo(json.dumps(letter))
+            else:
+                sent = f"{letter['message']['kind']} {letter['message']['type']}"
+                typer.echo(f"{letter['id']}  {sent:32} {letter['reason']:14} {letter['error']}: {letter['text']}")
+        more = found["more"] and bool(found["letters"])
+        after = found["letters"][-1]["id"] if more else ""
+
+
+@dead_messages.command()
+def redrive(
+    ids: LetterIds = None, *, everything: AllLetters = False, node: WireOptions, as_json: JsonOption = False
+) -> None:
+    """Send dead messages again, with all their attempts.
+
+    Example: `dead-messages redrive --all`.
+    """
+    found = node.ask("Syscall.Redrive", _chosen_letters(ids, everything))
+    typer.echo(json.dumps(found) if as_json else f"sent {found['count']} again")
+
+
+@dead_messages.command()
+def drop(
+    ids: LetterIds = None, *, everything: AllLetters = False, node: WireOptions, as_json: JsonOption = False
+) -> None:
+    """Forget dead messages. Nobody gets them any more."""
+    found = node.ask("Syscall.DropDeadLetters", _chosen_letters(ids, everything))
+    typer.echo(json.dumps(found) if as_json else f"dropped {found['count']}")
+
+
+def _chosen_letters(ids: list[str] | None, everything: bool) -> dict[str, Any]:
+    if bool(ids) is everything:
+        raise typer.BadParameter("say which: IDs, or --all")
+    return {"all": True} if everything else {"ids": ids}
 
 
 def run(

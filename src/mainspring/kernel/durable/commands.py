@@ -195,12 +195,23 @@ class DurableCommands:
         if entry is None:
             self._exchange.conclude(mail, outcome)
             return
-        mail.unrecorded = False
         if outcome.kind == "error":
             entry.prepared.clear()
+            if mail.message.metadata.retry is not None:
+                if self._exchange.try_again(mail, outcome):
+                    return
+                self._exchange.dead_messages.gave_up(mail.message, outcome)
+        mail.unrecorded = False
         entry.stored.outcome = outcome
         entry.stored.until_ms = self._exchange.clock.wall_ms() + self._ttl_ms
         self._write_outcome(entry)
+
+    def replace(self, mail: Mail, next_attempt: Mail) -> None:
+        """The attempt that failed is followed by another: what it publishes gets the same ids."""
+        entry = self._open[mail.message.metadata.id]
+        entry.mails[0] = next_attempt
+        entry.stored.message = next_attempt.message
+        entry.published = 0
 
     def _write_outcome(self, entry: CommandEntry) -> None:
         batch = Batch()

@@ -185,7 +185,7 @@ class ProcessActor(HandlerActor):
             self._port.emit(cause, frame.type, self._sent(frame))
         elif frame.op == "after":
             delay = frame.amount or 0.0
-            self._port.after(cause, delay, frame.kind, frame.type, self._sent(frame), id=frame.text)
+            self._port.after(cause, delay, frame.kind, frame.type, self._sent(frame), frame.retry, id=frame.text)
         else:
             self._process_slot.tasks.start(self._answer(frame, cause), frame.op)
 
@@ -203,7 +203,8 @@ class ProcessActor(HandlerActor):
                 published = await self._port.publish(cause, frame.type, payload, options)
                 answer.raw = bytes(encode_data(published))
             else:
-                outcome = await self._port.request(cause, frame.kind, frame.type, self._sent(frame), frame.amount)
+                sent = self._sent(frame)
+                outcome = await self._port.request(cause, frame.kind, frame.type, sent, frame.amount, frame.retry)
                 raw = bytes(outcome.raw) if self._encoding is None else self._encoding.open(outcome.raw)
                 answer.kind, answer.type, answer.raw = outcome.kind, outcome.type, raw
         except Exception as error:
@@ -284,12 +285,12 @@ class ProcessWorker(EventListeners):
 
     def _on_frame(self, frame: ProcessFrame) -> None:
         if frame.op == "said":
-            self._fire(MessageEvent(msgspec.json.decode(frame.raw)))
+            self.dispatch_event(MessageEvent(msgspec.json.decode(frame.raw)))
         elif frame.op == "error":
-            self._fire(ErrorEvent(RemoteCrash(frame.text), frame.text))
+            self.dispatch_event(ErrorEvent(RemoteCrash(frame.text), frame.text))
 
     def _on_gone(self, text: str) -> None:
-        self._fire(ErrorEvent(ProcessEnded(text), text))
+        self.dispatch_event(ErrorEvent(ProcessEnded(text), text))
 
 
 class ProcessWorkerSlot(_OwnsProcesses, WorkerSlot):

@@ -18,6 +18,7 @@ import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -59,6 +60,8 @@ MOST_AT_ONCE = 256  # messages handed to the replica together
 STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
 STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
 AGAIN_SECONDS: Final = 0.3
+TOGETHER_SECONDS: Final = 0.005  # at most 200 transactions a second for what others write; what is our own never waits
+MANY: Final = 64  # messages that are worth a transaction of their own
 
 T = TypeVar("T")
 
@@ -86,6 +89,8 @@ class JetStreamEngine(ReadThrough, Watched):
         self._waiting: deque[StreamMessage] = deque()
         self._waiting_bytes = 0
         self._applying = False
+        self._applying_later: asyncio.TimerHandle | None = None  # more messages may come to go with those that wait
+        self._apply_next = 0.0  # the loop's time
         self._fault: MainspringError | None = None
         self._on_failure: list[Callable[[MainspringError], object]] = []
         self._caught_up: asyncio.Future[None] | None = None
@@ -164,6 +169,9 @@ class JetStreamEngine(ReadThrough, Watched):
         self._on_failure.clear()
         await self.replica.close()
         self._applying = False
+        if self._applying_later is not None:
+            self._applying_later.cancel()
+            self._applying_later = None
 
     @property
     def connected(self) -> bool:
@@ -262,14 +270,27 @@ class JetStreamEngine(ReadThrough, Watched):
     def _received(self, message: StreamMessage) -> None:
         self._waiting.append(message)
         self._waiting_bytes += message.size
-        if not self._applying:
-            self._apply()
+        own = (
+            self._sender is not None and message.envelope is not None and message.envelope.writer == self._sender.writer
+        )
+        if not self._applying or (own and self._applying_later is not None):
+            self._apply(at_once=own)
 
-    def _apply(self) -> None:
+    def _apply(self, *, at_once: bool = False) -> None:
+        """Apply what waits. Unless it is `at_once`, messages that come shortly after each other share a transaction."""
+        if self._applying_later is not None:
+            self._applying_later.cancel()
+            self._applying_later = None
         if not self._waiting or self._connection is None:
             self._applying = False
             return
+        assert self._loop is not None
         self._applying = True
+        now = self._loop.time()
+        if not at_once and now < self._apply_next and len(self._waiting) < MANY and self._caught_up is None:
+            self._applying_later = self._loop.call_at(self._apply_next, partial(self._apply, at_once=True))
+            return
+        self._apply_next = now + TOGETHER_SECONDS
         count = min(len(self._waiting), MOST_AT_ONCE)
         messages = [self._waiting[index] for index in range(count)]
         report = bool(self._watchers) and self._caught_up is None  # what was before the opening is not reported
@@ -286,7 +307,7 @@ class JetStreamEngine(ReadThrough, Watched):
         for _ in outcomes:
             self._waiting_bytes -= self._waiting.popleft().size
         if error is None:
-            self._apply()  # the disk works while the changes are reported
+            self._apply(at_once=self._sender.waits)  # the disk works while the changes are reported
         elif isinstance(error, LogGone):
             self._failed(error)
         elif isinstance(error, FormatError) or self.replica.damaged_by(error):
@@ -295,7 +316,7 @@ class JetStreamEngine(ReadThrough, Watched):
         else:
             _logger.error("the replica cannot be written; trying again: %s", error)
             assert self._loop is not None
-            self._loop.call_later(STORAGE_PAUSE, self._apply)
+            self._loop.call_later(STORAGE_PAUSE, partial(self._apply, at_once=True))
         for outcome in outcomes:
             for change in outcome.changes:
                 self._report(change)

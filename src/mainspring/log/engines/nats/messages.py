@@ -118,7 +118,8 @@ class StreamFollower:
         loop = asyncio.get_running_loop()
         self._last_heard = loop.time()
         inbox = link.client.new_inbox()
-        subscription = await link.client.subscribe(inbox, cb=self._received, pending_bytes_limit=0)
+        link.client.receive_from(self._address.stream, name, self._received)
+        subscription = await link.client.subscribe(inbox, cb=self._received_by_task, pending_bytes_limit=0)
         try:
             while True:
                 if self._asked <= PULL // 2 and self._waiting() < MOST_WAITING:
@@ -162,20 +163,17 @@ class StreamFollower:
         }
         return {"stream_name": self._address.stream, "config": config}
 
-    async def _received(self, message: Msg) -> None:
+    def _received(self, reply: str, data: bytes) -> None:
         self._last_heard = asyncio.get_running_loop().time()
         if self._trouble is not None:
             return
-        if not message.reply.startswith("$JS.ACK"):
-            self._status(message)
-            return
-        seq, ts = place(message.reply)
+        seq, ts = place(reply)
         if seq < self._next:
             return
         try:
             if seq > self._next:
                 raise _Gap
-            envelope = encoding.decode_envelope(message.data)
+            envelope = encoding.decode_envelope(data)
         except (_Gap, FormatError) as error:
             self._trouble = error
             self._wake.set()
@@ -184,13 +182,21 @@ class StreamFollower:
             _logger.warning(
                 "message %d of the stream %s was written by no node; passed over", seq, self._address.stream
             )
-        received = StreamMessage(seq, ts, len(message.data), envelope)
+        received = StreamMessage(seq, ts, len(data), envelope)
         self._next += 1
         self._mark = received.mark
         self._asked -= 1
         self._on_message(received)
         if self._asked <= PULL // 2:
             self._wake.set()
+
+    async def _received_by_task(self, message: Msg) -> None:
+        """What the client did not hand over directly."""
+        if message.reply.startswith("$JS.ACK"):
+            self._received(message.reply, message.data)
+        elif self._trouble is None:
+            self._last_heard = asyncio.get_running_loop().time()
+            self._status(message)
 
     def _status(self, message: Msg) -> None:
         """A heartbeat, the end of a request (it lapsed, or was answered in full), or the end of the consumer."""
@@ -307,6 +313,11 @@ class Sender:
         if link is not None:
             self._max_payload = link.client.max_payload
         return max(1, self._max_payload - encoding.ENVELOPE_BYTES)
+
+    @property
+    def waits(self) -> bool:
+        """Whether somebody here waits for a message to be applied."""
+        return bool(self._applied)
 
     async def send(self, kind: str, body: bytes, runs: bytes = b"") -> SentMessage:
         """Returns when the server has it. `runs` are left out where the message would be too big with them."""
