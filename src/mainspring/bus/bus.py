@@ -99,7 +99,9 @@ class Bus:
         others = None if isinstance(cluster, Alone) else cluster
         roles = cluster or Alone()
         self._own_headers = None if others is None else {"node": others.node}  # whose numbers they are
-        self.audit: Audit = Audit(loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit)
+        self.audit: Audit = Audit(
+            loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit, shared=others is not None
+        )
         audit = self.audit
         self.topics: TopicRegistry = TopicRegistry(log, clock, settings, shared=others is not None)
         scopes_of = tokens.scopes_of if tokens is not None and tokens.is_required else None

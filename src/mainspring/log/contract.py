@@ -369,6 +369,15 @@ class LogMissing(MainspringError):
     code = "no_log"
 
 
+def log_gone(what: str) -> LogMissing:
+    """What to raise instead of beginning an empty log where one was."""
+    return LogMissing(
+        f"{what}; nothing was made in its place",
+        remedy="check the address; restore the log from a backup, or make one of what a node has kept "
+        "(`mainspring engine recover`); `mainspring engine init --begin-anew` begins an empty log",
+    )
+
+
 class LogExists(MainspringError):
     """Something is already where a new log, export or backup should go. It was left alone."""
 
@@ -598,6 +607,7 @@ class EngineSetup(msgspec.Struct, frozen=True):
     data_dir: Path  # for what an engine keeps on this machine
     clock: Clock | None = None  # for engines that wait for servers; the embedded ones never ask what time it is
     database: str = "mainspring"  # for engines that keep the log in one, unless the address names it
+    begin_anew: bool = False  # of `init`: make an empty log also where one was and is gone
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -607,7 +617,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     stored, `knows` the newest this program reads. `replicas`: how many servers keep a copy, if the engine can tell;
     `wanted_replicas`: how many the address asks for, if it does. `durability`: what an acknowledgement means, if that
     is certain before there is a log. `loss_window_s`: how many seconds of acknowledged commits a loss of power
-    everywhere may take; None when that is not known, or when all of them may be lost.
+    everywhere may take; None when that is not known, or when all of them may be lost. `gone`: there is no log, and
+    something that is left shows that there was one.
     """
 
     place: str
@@ -619,6 +630,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     wanted_replicas: int | None = None
     durability: Durability | None = None
     loss_window_s: float | None = None
+    gone: bool = False
 
 
 class EngineFactory(Protocol):
