@@ -356,6 +356,7 @@ class App(AppVerbs):
         rate: str | None = None,
         batch: int | None = None,
         wait: Duration = "50ms",
+        transaction: bool = False,
         **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
         """Consume a topic: `(event: Event[T])`, called for each event, `concurrency` of them at a time.
@@ -372,6 +373,9 @@ class App(AppVerbs):
         `rate` ("100/s", "30/m") limits how many events this node begins with. Of events with the same key at most
         `key_concurrency` are handled at a time; 1 keeps their order, also when one of them fails. All members of the
         group, on all nodes, handle at most `group_concurrency` events at a time.
+
+        With `transaction`, where the log is in PostgreSQL, `event.connection` is a connection (of asyncpg) inside a
+        transaction: what the function does on it, the acknowledgement and what it publishes are one commit.
         """
         refuse_bare("@app.consumer", topic, '"orders"')
         names = sys._getframe(1).f_locals
@@ -394,6 +398,7 @@ class App(AppVerbs):
                 numbers=numbers,
                 rate=rate,
                 wait=wait,
+                transaction=transaction,
                 retries=retries,
                 local_names=names,
                 others=others,

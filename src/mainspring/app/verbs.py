@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
@@ -52,6 +52,7 @@ class AppVerbs:
 
     name: str
     node: Callable[[], NodeVerbs] | None
+    asgi_face: Callable[[Any, Any, Any], Awaitable[None]] | None = None
 
     @functools.wraps(NodeVerbs.publish)
     def publish(
@@ -157,11 +158,48 @@ class AppVerbs:
         running: Any = find_object("mainspring.node:Running")  # a node knows its app, not the other way round
         here = running(self, given)
         await here.start()
+        self.asgi_face = here.asgi
         try:
             yield
         finally:
+            self.asgi_face = None
             await here.stop()
+
+    @property
+    def asgi(self) -> AsgiApplication:
+        """The node's HTTP routes, WebSocket and dashboard as an ASGI application: `api.mount("/mainspring", app.asgi)`.
+
+        It answers while the app is running. Served by itself (`uvicorn shop:app.asgi`) it runs the app, too.
+        """
+        return AsgiApplication(self)
 
     def serve_with(self, _: Any = None) -> AbstractAsyncContextManager[None]:
         """`FastAPI(lifespan=app.lifespan)`, or of any Starlette application: the app is running as long as that is."""
         return self.running()
+
+
+class AsgiApplication:
+    """`app.asgi`."""
+
+    def __init__(self, app: AppVerbs) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            await self._run(receive, send)
+        elif self._app.asgi_face is None:
+            raise not_served(self._app.name)
+        else:
+            await self._app.asgi_face(scope, receive, send)
+
+    async def _run(self, receive: Any, send: Any) -> None:
+        await receive()
+        async with AsyncExitStack() as stack:
+            try:
+                await stack.enter_async_context(self._app.running())
+            except BootError as error:
+                await send({"type": "lifespan.startup.failed", "message": str(error)})
+                return
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+        await send({"type": "lifespan.shutdown.complete"})

@@ -67,7 +67,7 @@ class NodeHttp:
     def use(self, url: str) -> None:
         """Ask the node at this address from now on."""
         address = split_address(url)
-        self._base = f"{'https' if address.scheme == 'wss' else 'http'}://{address.netloc}"
+        self._base = f"{'https' if address.scheme == 'wss' else 'http'}://{address.netloc}{address.path.rstrip('/')}"
         self._claims = claims_of(address)
 
     async def close(self) -> None:

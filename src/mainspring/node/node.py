@@ -13,7 +13,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import shutil
 import ssl
+import tempfile
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +38,7 @@ from mainspring.server.http import (
     add_pages,
     add_routes,
     claimed_agent,
+    outside_middleware,
     trusting_own_user,
 )
 from mainspring.settings import Settings
@@ -80,6 +83,7 @@ class Node(Core):
         self._sockets = sockets
         self._sites: list[web.BaseSite] = []
         self._web: asyncio.Task[web.AppRunner] | None = None
+        self._private: asyncio.Task[Path] | None = None
         self.ndjson: NdjsonServer | None = None
         self.guests: LoopSocketServer | None = None
 
@@ -156,16 +160,29 @@ class Node(Core):
         wanted = Path(self.settings.data, WANTED)
         while not wanted.exists():  # noqa: ASYNC110 - another process makes it
             await asyncio.sleep(JOINING_LOOK_S)
-        place = private_place(self.settings.data)
+        self._undo.callback(wanted.unlink, missing_ok=True)
         try:
-            self._undo.callback(wanted.unlink, missing_ok=True)
-            listener = listen_at(place)
-            self._undo.callback(remove_socket, place, identity_of(place))
-            site = web.SockSite(await self._runner(), listener)
-            await site.start()
-            self._sites.append(site)
+            await self.private_socket()
         except Exception:
-            logger.exception("the other processes of the program cannot be served at %s", place)
+            logger.exception("the other processes of the program cannot be served")
+
+    async def private_socket(self) -> Path:
+        """Where the node serves its own program. It is opened when it is first wanted."""
+        if self._private is None:
+            self._private = asyncio.create_task(self._listen_privately())
+        return await asyncio.shield(self._private)
+
+    async def _listen_privately(self) -> Path:
+        place = private_place(self.settings.data)
+        if self.settings.engine == "memory":  # then there is no data directory
+            place = Path(tempfile.mkdtemp(prefix="mainspring-"), place.name)
+            self._undo.callback(shutil.rmtree, place.parent, ignore_errors=True)
+        listener = listen_at(place)
+        self._undo.callback(remove_socket, place, identity_of(place))
+        site = web.SockSite(await self._runner(), listener)
+        await site.start()
+        self._sites.append(site)
+        return place
 
     async def _watch_clock(self) -> None:
         """Timers go by a clock that only passes; a time of day that jumps has to be noticed by looking."""
@@ -223,6 +240,7 @@ def web_runner(
     identify: Identify = _authenticator(core, new_id).identify if needs_token else claimed_agent
     if private:
         identify = trusting_own_user(identify)
+        app.middlewares.append(outside_middleware(needs_token=needs_token))
     add_routes(
         app,
         Face(parts, identify, heartbeat_ms=heartbeat_ms, body_timeout_ms=settings.body_timeout_ms),

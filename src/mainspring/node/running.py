@@ -16,6 +16,7 @@ from mainspring.app import App
 from mainspring.client import Client, connect
 from mainspring.errors import BootError, MainspringError
 from mainspring.node.node import WANTED, Node
+from mainspring.server import AsgiFace
 from mainspring.settings import Settings, load_all
 from mainspring.unix_socket import private_place
 
@@ -38,6 +39,7 @@ class Running:
         self._sockets = [socket for socket, name in asked.items() if loaded.sources[name] != "default"]
         self._node: Node | None = None
         self._client: Client | None = None
+        self._asgi: AsgiFace | None = None
         self._changed = asyncio.Event()  # the node must end, or the connection was lost
 
     async def start(self) -> None:
@@ -50,6 +52,15 @@ class Running:
         self._staying.cancel()
         await asyncio.wait([self._staying])
         await self._leave()
+
+    async def asgi(self, scope: Any, receive: Any, send: Any) -> None:
+        """The node's pages and routes, wherever the node is."""
+        if self._asgi is None:
+            self._asgi = AsgiFace(self._find_socket)
+        await self._asgi(scope, receive, send)
+
+    async def _find_socket(self) -> Path:
+        return private_place(self._settings.data) if self._node is None else await self._node.private_socket()
 
     async def _find_place(self, until: float) -> None:
         while True:
@@ -107,6 +118,8 @@ class Running:
                 self._changed.set()
 
     async def _leave(self) -> None:
+        if self._asgi is not None:
+            await self._asgi.close()
         if self._client is not None:
             await self._client.close()
         if self._node is not None:

@@ -74,7 +74,7 @@ class OriginCheck:
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             if self._check_host:
-                _check_host(request.host, self._allowed_hosts)
+                _check_host(request.host, self._allowed_hosts, is_mounted=OUTSIDE in request.headers)
             origin = request.headers.get(hdrs.ORIGIN)
             if origin is None:
                 return await handler(request)
@@ -121,11 +121,12 @@ def _is_own(origin: str, host: str) -> bool:
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
 
 
-def _check_host(host: str, allowed_hosts: frozenset[str]) -> None:
+def _check_host(host: str, allowed_hosts: frozenset[str], *, is_mounted: bool) -> None:
+    """Where it is mounted in a web application, names without a dot are let in: tests use them, and no DNS has them."""
     name = ""
     with suppress(ValueError):
         name = urlsplit(f"//{host}").hostname or ""
-    if name in _LOCAL_NAMES or name.endswith(".localhost") or name in allowed_hosts:
+    if name in _LOCAL_NAMES or name.endswith(".localhost") or name in allowed_hosts or (is_mounted and "." not in name):
         return
     with suppress(ValueError):
         ip_address(name)
@@ -138,6 +139,40 @@ def _check_host(host: str, allowed_hosts: frozenset[str]) -> None:
 
 
 # --- who is asking ---
+
+
+def outside_middleware(*, needs_token: bool) -> Middleware:
+    """For requests that come through a web server of the node's program: they are from where that server says.
+
+    Without tokens everybody whom it serves might do everything, so only this machine is let in, as on the port.
+    """
+
+    @web.middleware
+    async def note_address(request: web.Request, handler: Handler) -> web.StreamResponse:
+        address = request.headers.get(OUTSIDE)
+        if address is None or not _is_unix(request):
+            return await handler(request)
+        if not needs_token and not _may_be_here(address):
+            raise HttpProblem(
+                "forbidden",
+                "This node has no tokens, so it answers only to its own machine.",
+                "Make one with `mainspring token new` and put its line into MAINSPRING_TOKENS.",
+            )
+        return await handler(request.clone(remote=address))
+
+    return note_address
+
+
+def _is_unix(request: web.Request) -> bool:
+    connection = None if request.transport is None else request.transport.get_extra_info("socket")
+    return connection is not None and connection.family == socket.AF_UNIX
+
+
+def _may_be_here(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return True  # no network: a unix socket, or a test
 
 
 async def claimed_agent(request: web.Request) -> Caller:
@@ -155,8 +190,7 @@ def trusting_own_user(identify: Identify) -> Identify:
     """
 
     async def who(request: web.Request) -> Who:
-        connection = None if request.transport is None else request.transport.get_extra_info("socket")
-        if connection is not None and connection.family == socket.AF_UNIX and OUTSIDE not in request.headers:
+        if OUTSIDE not in request.headers and _is_unix(request):
             return Caller(None)
         return await identify(request)
 
