@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from mainspring.outbox.inbox import Inbox as Inbox
     from mainspring.outbox.outbox import Outbox as Outbox
     from mainspring.outbox.sql import NoTransaction as NoTransaction
+    from mainspring.outbox.sql import SqlStore as SqlStore
     from mainspring.outbox.store import TABLE as TABLE
     from mainspring.outbox.store import OutboxRow as OutboxRow
     from mainspring.outbox.store import OutboxStore as OutboxStore
@@ -31,7 +32,7 @@ _HOMES: Final = {
     "mainspring.outbox.drainer": "DrainOptions Drained Drainer open_outbox",
     "mainspring.outbox.inbox": "Inbox",
     "mainspring.outbox.outbox": "Outbox",
-    "mainspring.outbox.sql": "NoTransaction",
+    "mainspring.outbox.sql": "NoTransaction SqlStore",
     "mainspring.outbox.store": "OutboxRow OutboxStore OutboxUnavailable TABLE WaitingRows",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)
