@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from django.apps import AppConfig
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    AppConfig = object  # Django has no types of its own
+else:
+    from django.apps import AppConfig
 
 
 class MainspringConfig(AppConfig):
     """The app `mainspring.contrib.django`."""
 
-    name = "mainspring.contrib.django"
-    label = "mainspring_outbox"
-    verbose_name = "Mainspring"
-    default_auto_field = "django.db.models.BigAutoField"
+    name: str = "mainspring.contrib.django"
+    label: str = "mainspring_outbox"
+    verbose_name: str = "Mainspring"
+    default_auto_field: str = "django.db.models.BigAutoField"

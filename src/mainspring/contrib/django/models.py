@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import models
 
 from mainspring.contrib.django.conf import read_settings
 
+if TYPE_CHECKING:
+    Model = object  # Django has no types of its own
+else:
+    from django.db.models import Model
+
 STATES: list[tuple[int, str]] = [(0, "waits"), (1, "sent"), (2, "set aside")]
 
 
-class OutboxEvent(models.Model):
+class OutboxEvent(Model):
     """One row."""
 
     seq: Any = models.BigAutoField(primary_key=True)
@@ -27,10 +32,10 @@ class OutboxEvent(models.Model):
     error: Any = models.TextField(null=True)
 
     class Meta:
-        managed = False  # the migration makes the table that a drainer expects
-        db_table = read_settings().table
-        ordering = ("-seq",)
-        verbose_name = "outbox event"
+        managed: bool = False  # the migration makes the table that a drainer expects
+        db_table: str = read_settings().table
+        ordering: tuple[str, ...] = ("-seq",)
+        verbose_name: str = "outbox event"
 
     def __str__(self) -> str:
         return f"{self.topic} {self.id}"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from django.db import migrations, models
 
 from mainspring.contrib.django.conf import read_settings
 from mainspring.contrib.django.models import STATES
 from mainspring.outbox import Outbox
+
+if TYPE_CHECKING:
+    BaseMigration = object  # Django has no types of its own
+else:
+    BaseMigration = migrations.Migration
 
 
 def create(apps: Any, schema_editor: Any) -> None:
@@ -23,10 +28,12 @@ def drop(apps: Any, schema_editor: Any) -> None:
     schema_editor.execute(f"DROP TABLE IF EXISTS {Outbox(read_settings().table).table}")
 
 
-class Migration(migrations.Migration):
-    initial = True
-    dependencies = ()
-    operations = (
+class Migration(BaseMigration):
+    """Makes the table; the model only describes it."""
+
+    initial: bool = True
+    dependencies: tuple[Any, ...] = ()
+    operations: tuple[Any, ...] = (
         migrations.RunPython(create, drop),
         migrations.CreateModel(
             "OutboxEvent",

@@ -11,10 +11,10 @@ import random
 import signal
 import sqlite3
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import uuid_utils
-from django.core.management.base import BaseCommand, CommandError
+from django.core.management.base import CommandError
 from django.db import connections
 
 from mainspring.client import NodeConnection
@@ -25,11 +25,18 @@ from mainspring.node import load_program
 from mainspring.outbox import Drainer, SqlStore
 from mainspring.settings import Settings
 
+if TYPE_CHECKING:
+    BaseCommand = object  # Django has no types of its own
+else:
+    from django.core.management.base import BaseCommand
+
 
 class Command(BaseCommand):
     """Serves the App that `MAINSPRING["app"]` names."""
 
-    help = "Run the project's Mainspring node, and publish what the outbox holds."
+    help: str = "Run the project's Mainspring node, and publish what the outbox holds."
+
+    stdout: Any
 
     def add_arguments(self, parser: Any) -> None:
         parser.add_argument("--database", default="default", help="The database whose outbox is published.")
