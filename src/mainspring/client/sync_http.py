@@ -15,7 +15,7 @@ import socket
 import ssl as ssl_module
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
@@ -78,6 +78,13 @@ class NodeConnection:
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.close()
+
+    def abort(self) -> None:
+        """End the connection under a thread that waits for an answer."""
+        kept = self._kept
+        if kept is not None and kept.sock is not None:
+            with suppress(OSError):
+                kept.sock.shutdown(socket.SHUT_RDWR)
 
     # -- asking
 

@@ -236,11 +236,21 @@ class GroupRegistry:
     async def delete(self, topic: str, name: str) -> None:
         """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
         group = self.get(topic, name)
-        members = self._supply.member_count(group)
-        if members:
-            raise Conflict(f"group {name!r} of {topic!r} has {members} members", remedy="stop its consumers first")
+        self._check_unused(group)
         await _or_unavailable("deleted", self._supply.delete(group))
         await _or_unavailable("deleted", self._forget_owner(topic, name))
+
+    def check_unused(self, topic: Topic) -> None:
+        """Raise Conflict while a group of the topic has members."""
+        for group in topic.groups.values():
+            self._check_unused(group)
+
+    def _check_unused(self, group: Group) -> None:
+        members = self._supply.member_count(group)
+        if members:
+            raise Conflict(
+                f"group {group.name!r} of {group.topic.name!r} has {members} members", remedy="stop its consumers first"
+            )
 
     # -- looking at groups
 

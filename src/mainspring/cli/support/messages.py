@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
@@ -53,6 +54,11 @@ class Wire:
     def close(self) -> None:
         self._lines.close()
         self._socket.close()
+
+    def abort(self) -> None:
+        """End the connection under a thread that waits for an answer."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         return self
@@ -111,6 +117,9 @@ class HttpWire(Wire):
 
     def close(self) -> None:
         self._node.close()
+
+    def abort(self) -> None:
+        self._node.abort()
 
     def ask(self, kind: str, type: str, data: Any, **metadata: Any) -> dict[str, Any]:
         if self._timeout_ms > LONGEST_MS:

@@ -30,14 +30,20 @@ def publish(
     """Publish an event with the present transaction of a database; gives its id.
 
     It is written beside your rows, in the same transaction: a rollback takes it back, and a commit that succeeded is
-    published even if the process ends right after it. `manage.py mainspring` carries it to the node. Events of one key
-    and topic are published in order.
+    published even if the process ends right after it. Where the node's log is in PostgreSQL, the event goes straight into
+    it; otherwise `manage.py mainspring` carries it to the node. Events of one key and topic are published in order.
     """
     from django.db import transaction
 
-    with transaction.atomic(using=using, durable=False):
-        connection: Any = transaction.get_connection(using).connection
-        return Outbox(read_settings().table).add(connection, topic, payload, key=key, headers=headers, id=id)
+    settings = read_settings()
+    with transaction.atomic(using=using):
+        connection: Any = transaction.get_connection(using)
+        if settings.log_is_in(connection):
+            from mainspring import postgres
+
+            given = None if headers is None else dict(headers)
+            return str(postgres.publish(connection, topic, payload, key=key, headers=given, id=id))
+        return Outbox(settings.table).add(connection.connection, topic, payload, key=key, headers=headers, id=id)
 
 
 @cache

@@ -22,6 +22,10 @@ class DjangoSettings:
     table: str = TABLE  # of the outbox
     node: dict[str, Any] = field(default_factory=dict)  # settings of the node: everything else that is given
 
+    def log_is_in(self, connection: Any) -> bool:
+        """Whether the node's log is where this connection leads: both are PostgreSQL, of which a project has one."""
+        return str(self.node.get("engine", "")).startswith("postgres") and connection.vendor == "postgresql"
+
 
 def read_settings() -> DjangoSettings:
     """Raises SettingError for a name that nobody knows."""

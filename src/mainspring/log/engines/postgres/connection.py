@@ -28,6 +28,7 @@ DEFAULT_SCHEMA: Final = "mainspring"
 OLDEST_SERVER: Final = 12
 _CONNECT_S: Final = 5.0
 _MOST_READERS: Final = 4
+_MOST_LENT: Final = 16  # connections kept for programs
 _AGAIN: Final = Backoff(first_ms=20, longest_ms=500)
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _OWN: Final = ("patience_ms", "poll_ms", "keep_ms", "held_ms")
@@ -118,7 +119,7 @@ _MAY_PASS: Final = (
     asyncpg.ReadOnlySQLTransactionError,  # it became a standby
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InFailedSQLTransactionError,
-    asyncpg.TargetServerAttributeNotMatched,
+    asyncpg.InternalClientError,  # no server takes writes; or the connection broke at a bad moment
     asyncpg.InterfaceError,
     OSError,
     TimeoutError,
@@ -177,6 +178,7 @@ class PostgresConnections:
         self._clock = clock
         self._writer: Any = None
         self._idle: list[Any] = []
+        self._lent: list[Any] = []  # connections for programs that none of them has now
         self._readers = asyncio.Semaphore(_MOST_READERS)
         self._opened: set[Any] = set()
         self._closed = False
@@ -232,6 +234,32 @@ class PostgresConnections:
             f"BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE;{settings}"
             f"SELECT pg_advisory_xact_lock({self.address.lock})"
         )
+
+    @property
+    def lock(self) -> str:
+        """Statements that take the log's lock in a transaction that a program began."""
+        return f"{self.session_settings(local=True)};SELECT pg_advisory_xact_lock({self.address.lock})"
+
+    @property
+    def patient(self) -> str:
+        """A statement for a transaction in which a program works: it may take its time."""
+        return "SET LOCAL idle_in_transaction_session_timeout = 0"
+
+    async def lend(self) -> Any:
+        """A connection for a program. Give it back with `take_back`."""
+        while self._lent:
+            connection = self._lent.pop()
+            if not connection.is_closed():
+                return connection
+            self.discard(connection)
+        return await self.connect()
+
+    def take_back(self, connection: Any) -> None:
+        """It is kept for the next program, unless it is still in a transaction."""
+        if connection.is_closed() or connection.is_in_transaction() or len(self._lent) >= _MOST_LENT:
+            self.discard(connection)
+        else:
+            self._lent.append(connection)
 
     async def writer(self) -> Any:
         """The connection that commits."""

@@ -239,5 +239,14 @@ def decode_effects(body: bytes) -> list[CommitEffects]:
         ) from None
 
 
+# -- what programs stored, on its way into the log: rows that look like records
+
+OUTGOING_VERSION: Final = 1  # each is written once
+
+
+def outgoing_key(id: int) -> str:
+    return f"{id:020d}"
+
+
 def record_crc(space: bytes, key: bytes, value: bytes) -> int:
     return zlib.crc32(value, zlib.crc32(key, zlib.crc32(space)))

@@ -47,7 +47,7 @@ class Command(BaseCommand):
         if not settings.app:
             raise CommandError('say which App to run: MAINSPRING = {"app": "shop.events:app"}')
         stopping, draining = threading.Event(), None
-        if not options["no_outbox"]:
+        if not (options["no_outbox"] or settings.log_is_in(connections[options["database"]])):
             drainer = drainer_of(settings, options["database"])
             draining = threading.Thread(target=drainer.run, args=(stopping.wait,), name="outbox", daemon=True)
             draining.start()
