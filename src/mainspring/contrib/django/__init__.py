@@ -30,8 +30,8 @@ def publish(
     """Publish an event with the present transaction of a database; gives its id.
 
     It is written beside your rows, in the same transaction: a rollback takes it back, and a commit that succeeded is
-    published even if the process ends right after it. Where the node's log is in PostgreSQL, the event goes straight into
-    it; otherwise `manage.py mainspring` carries it to the node. Events of one key and topic are published in order.
+    published even if the process ends right after it. Where the node's log is in PostgreSQL, the event goes straight
+    there; otherwise `manage.py mainspring` carries it to the node. Events of one key and topic are published in order.
     """
     from django.db import transaction
 
@@ -43,7 +43,8 @@ def publish(
 
             given = None if headers is None else dict(headers)
             return str(postgres.publish(connection, topic, payload, key=key, headers=given, id=id))
-        return Outbox(settings.table).add(connection.connection, topic, payload, key=key, headers=headers, id=id)
+        raw = connection.connection
+        return str(Outbox(settings.table).add(raw, topic, payload, key=key, headers=headers, id=id))
 
 
 @cache
