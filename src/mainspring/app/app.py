@@ -729,10 +729,14 @@ class App(AppVerbs):
         match: str = "exact",
         before: Sequence[str] = (),
         after: Sequence[str] = (),
+        flags: Sequence[str] = (),
     ) -> Callable[[F], F]:
-        """Declare an enzyme: `(signal, target, stage)`, called in every beat with a signal that fits the query."""
+        """Declare an enzyme: `(signal, target, stage)`, called in every beat with a signal that fits the query.
+
+        `flags` ("emits", "idempotent", "stateful") say what it does, for those who read it.
+        """
         refuse_bare("@app.enzyme", query, '"/orders"')
-        return self.beats.enzyme(query, name=name, match=match, before=before, after=after)
+        return self.beats.enzyme(query, name=name, match=match, before=before, after=after, flags=flags)
 
     def bind(self, path: str, name: str, propagate: bool = True) -> None:
         """Let an enzyme act on a target path, and below it unless `propagate` is False."""
