@@ -135,6 +135,7 @@ class SharedSupply:
         await registry.load_topics()
         self._cluster.on_death(self._on_death)
         self._cluster.on_fenced(self._on_fenced)
+        self._cluster.on_in_touch(self._on_in_touch)
 
     async def catch_up(self) -> None:
         await self._feed.catch_up(self._cluster.node)
@@ -262,6 +263,10 @@ class SharedSupply:
             self._delivery.wake(shared.position.group)
         self._presence.on_fenced()
 
+    def _on_in_touch(self) -> None:
+        for group in self._registry.all():
+            self._delivery.wake(group)
+
     def _plan_takeover(self, wait_ms: int) -> None:
         if not self._takeover_planned:
             self._takeover_planned = True
@@ -310,7 +315,12 @@ class SharedSupply:
         position.shared = SharedPosition(position)
 
     def deliver(self, group: Group, now: int) -> None:
-        """Give out what this node has; then return what no member here can have, and take more."""
+        """Give out what this node has; then return what no member here can have, and take more.
+
+        Nothing is given out while others may have taken this node's lease away.
+        """
+        if not self._cluster.in_touch:
+            return
         group.deliver_again(now)
         group.flush()
         room = sum(member.room() for member in group.choice.rotation())

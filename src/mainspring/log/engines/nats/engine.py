@@ -33,7 +33,6 @@ from mainspring.log.contract import (
     InDoubt,
     Inspection,
     LogGone,
-    LogMissing,
     LogUnavailable,
     ReadThrough,
     Refused,
@@ -41,6 +40,7 @@ from mainspring.log.contract import (
     Result,
     Watched,
     groups,
+    log_gone,
 )
 from mainspring.log.engines.history import SQLITE_FILES, OtherHistory, move_aside, other_history
 from mainspring.log.engines.nats import encoding, snapshots, stream
@@ -376,16 +376,24 @@ async def look_for_stream(connection: NatsConnection) -> StreamInfo | None:
     return await _patiently(connection, lambda link, _: stream.find(link, connection.address))
 
 
-async def find_stream(connection: NatsConnection, replica: Path | None = None) -> StreamInfo:
-    """The log's stream, made if there is none and this node, which would have this replica, has never seen one."""
+async def find_stream(connection: NatsConnection, replica: Path, *, begin_anew: bool = False) -> StreamInfo:
+    """The log's stream, made if there never was one, as far as the server and this replica know, or `begin_anew`."""
     address = connection.address
 
     async def find(link: ServerLink, left: float) -> StreamInfo:
         found = await stream.find(link, address)
+        if found is None and begin_anew:
+            await snapshots.delete_bucket(link, address)
+            if replica.exists():
+                _logger.warning("the replica of the log of before is kept as %s", move_aside(replica))
+        elif found is None and (why := await _trace_of_log(link, address, replica)):
+            found = await stream.find(link, address)  # another node may have just made it
+            if found is None:
+                raise log_gone(why)
         if found is None:
-            if replica is not None:
-                _refuse_if_known(replica, address)
             found = await stream.make(link, address, patient=left > 1)
+        with suppress(ApiError, TimeoutError, nats.errors.Error):  # it is a trace for later, and needed for nothing now
+            await snapshots.make_bucket(link, address, found.replicas)
         if address.replicas not in (0, found.replicas):
             found = await stream.set_replicas(link, address)
         return found
@@ -498,17 +506,17 @@ async def _start_from_snapshot(replica: Replica, connection: NatsConnection, fou
         raise fell_behind(replica.state.applied + 1, found.first)
 
 
-def _refuse_if_known(path: Path, address: NatsAddress) -> None:
-    """The server has no such stream. A node that has seen it must not quietly begin an empty log."""
-    if not path.exists():
-        return
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reading:
-        row = reading.execute("SELECT value FROM replica WHERE name = 'applied'").fetchone()
-        if row is not None and row[0]:
-            raise LogMissing(
-                f"the server has no stream {address.stream}, but this node has seen {row[0]} messages of it",
-                remedy=f"check the address, or restore the stream from a backup; to begin an empty log, remove {path}",
-            )
+async def _trace_of_log(link: ServerLink, address: NatsAddress, replica: Path) -> str:
+    """What shows that there was a log, when the server has no stream; empty when nothing does."""
+    if replica.exists():
+        place = f"{replica.resolve().as_uri()}?mode=ro"
+        with suppress(sqlite3.Error), closing(sqlite3.connect(place, uri=True)) as reading:
+            row = reading.execute("SELECT value FROM replica WHERE name = 'applied'").fetchone()
+            if row is not None and row[0]:
+                return f"the server has no stream {address.stream}, but this node has seen {row[0]} messages of it"
+    if await snapshots.has_bucket(link, address):
+        return f"the server has no stream {address.stream}, but the store of its snapshots: the stream was deleted"
+    return ""
 
 
 def _remove(replica: Replica) -> None:
@@ -522,10 +530,14 @@ def _remove(replica: Replica) -> None:
 
 def open_engine(text: str, setup: EngineSetup) -> JetStreamEngine:
     address = parse(text)
-    return JetStreamEngine(address, Path(setup.data_dir) / f"nats-{address.name}.sqlite3")
+    return JetStreamEngine(address, replica_file(address, setup))
 
 
-async def inspect(text: str, _: EngineSetup) -> Inspection:
+def replica_file(address: NatsAddress, setup: EngineSetup) -> Path:
+    return Path(setup.data_dir) / f"nats-{address.name}.sqlite3"
+
+
+async def inspect(text: str, setup: EngineSetup) -> Inspection:
     """What is there. Unlike a node this changes nothing, also not the number of replicas the address asks for."""
     address = parse(text)
     place = f"{address.stream} on {', '.join(address.servers)}"
@@ -533,7 +545,9 @@ async def inspect(text: str, _: EngineSetup) -> Inspection:
         found = await look_for_stream(connection)
         if found is None:
             missing = (f"the stream {address.stream}",)
-            return Inspection(place=place, log=False, knows=encoding.FORMAT, missing=missing)
+            link = await connection.linked()
+            gone = bool(await _trace_of_log(link, address, replica_file(address, setup)))
+            return Inspection(place=place, log=False, knows=encoding.FORMAT, missing=missing, gone=gone)
         durability, window = await stream.durability_and_window(address, found, connection.servers)
     return Inspection(
         place=place,
@@ -547,12 +561,12 @@ async def inspect(text: str, _: EngineSetup) -> Inspection:
     )
 
 
-async def init(text: str, _: EngineSetup) -> list[str]:
+async def init(text: str, setup: EngineSetup) -> list[str]:
     """Have the stream there, with as many replicas as the address asks for; what was made, in words."""
     address = parse(text)
     async with _connected(address) as connection:
         there = await look_for_stream(connection)
-        await find_stream(connection)
+        await find_stream(connection, replica_file(address, setup), begin_anew=setup.begin_anew)
     return [] if there is not None else [f"created the stream {address.stream}"]
 
 
