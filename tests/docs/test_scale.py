@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
 from bench.scale import NATS, POSTGRESQL, SIZES, NodeCost, events_per_second, simulate, table
+
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "explanation" / "scale.md").read_text(encoding="utf-8")
