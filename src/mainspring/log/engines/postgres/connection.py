@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
@@ -41,6 +41,8 @@ DRIVER_ERRORS: Final = (
     OSError,
     TimeoutError,
 )
+
+_NOTHING: Final = nullcontext()
 
 T = TypeVar("T")
 
@@ -295,6 +297,10 @@ class PostgresConnections:
                 raise
             self._idle.append(connection)
 
+    def whole(self, connection: Any) -> Any:
+        """What several exchanges with the server must share when a pooler is between: one transaction."""
+        return connection.transaction() if self.pooled else _NOTHING
+
     async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """What `work` gives with a connection, tried again while the server is away. Only for what may be done twice.
 
@@ -304,11 +310,9 @@ class PostgresConnections:
         pauses = _AGAIN.series()
         while True:
             try:
-                async with asyncio.timeout(max(deadline - self._clock.now_ms(), 1) / 1000), self.reader() as connection:
-                    if not self.pooled:
-                        return await work(connection)
-                    async with connection.transaction():
-                        return await work(connection)
+                left_s = max(deadline - self._clock.now_ms(), 1) / 1000
+                async with asyncio.timeout(left_s), self.reader() as connection, self.whole(connection):
+                    return await work(connection)
             except DRIVER_ERRORS as error:
                 if not may_pass(error) or self._clock.now_ms() >= deadline:
                     raise translated(error, self.address.shown) from error

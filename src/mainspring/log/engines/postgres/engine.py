@@ -238,7 +238,8 @@ class PostgresEngine(Watched):
                         await connection.add_listener(self.address.channel, self._notified)
                         await connection.add_listener(self.address.outgoing_channel, self._outgoing_notified)
                 self._wake.clear()
-                await self._catch_up(connection)
+                async with connections.whole(connection):
+                    await self._catch_up(connection)
                 pauses.succeeded()
             except DRIVER_ERRORS as error:
                 if not may_pass(error):
@@ -811,7 +812,7 @@ async def _visit(address: PostgresAddress) -> AsyncIterator[Any]:
     connections = PostgresConnections(address, MonotonicClock())
     try:
         await connections.probe()
-        async with connections.reader() as connection:
+        async with connections.reader() as connection, connections.whole(connection):
             yield connection
     except DRIVER_ERRORS as error:
         raise translated(error, address.shown) from error

@@ -99,8 +99,9 @@ def _foreign(schema: str) -> FormatError:
 async def migrate(connection: Any, schema: str, lock: int) -> list[str]:
     """Bring the tables to this program's version; what was done, in words. Harmless beside running nodes."""
     done: list[str] = []
-    if await find_version(connection, schema) >= VERSION:
-        return done
+    async with connection.transaction():
+        if await find_version(connection, schema) >= VERSION:
+            return done
     async with connection.transaction():
         await connection.execute(f"SELECT pg_advisory_xact_lock({lock})")
         version = await find_version(connection, schema)
