@@ -503,6 +503,14 @@ class Client(ClientConnection, NodeVerbs):
         found: dict[str, Any] = await self.http.call("POST", "/topics", {"topic": topic, **settings})
         return found
 
+    async def purge_topic(self, topic: str) -> int:
+        """Remove every event that is stored in a topic now; how many. Its settings and groups stay."""
+        return int((await self.http.call("POST", f"/topics/{quote(topic, safe='')}/purge"))["removed"])
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its groups, schedules, schemas and dead letters. Refused while a group has members."""
+        await self.http.call("DELETE", f"/topics/{quote(topic, safe='')}")
+
     async def schedule(
         self,
         name: str,

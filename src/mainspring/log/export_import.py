@@ -136,8 +136,8 @@ class Moved(msgspec.Struct):
 class LogExport:
     """`async for line in LogExport(engine).lines()`: each ends with a newline. `moved` counts as it goes.
 
-    Damage ends the export with its error, unless `skip_damaged` is set; then it is listed in `moved.damaged`. `change` may
-    write a line in another way before it counts in the checksum.
+    Damage ends the export with its error, unless `skip_damaged` is set; then it is listed in `moved.damaged`. `change`
+    may write a line in another way before it counts in the checksum.
     """
 
     def __init__(

@@ -249,6 +249,8 @@ async def over_the_wire() -> None:
             assert_type(untyped.payload, Any)
         try:
             await bus.put_topic("orders", partitions=8)
+            assert_type(await bus.purge_topic("orders"), int)
+            await bus.delete_topic("orders")
         except NodeRefused as refused:
             assert_type(refused.code, str)
 

@@ -371,6 +371,17 @@ class Schedules:
             raise Unavailable(f"the schedule could not be deleted: {error.message}", remedy=error.remedy) from error
         self._forget(name)
 
+    async def delete_of(self, topic: str) -> None:
+        """Forget every schedule and every delayed event of a topic; durable when it returns."""
+        for schedule in self.all():
+            if schedule.topic == topic:
+                await self.delete(schedule.name)
+        async for record in self._log.scan(SPACE, DELAYED):
+            if _decode_delayed(record.value).topic == topic:
+                batch = Batch()
+                batch.delete(SPACE, record.key)
+                await self._log.commit(batch)
+
     # -- how calls went
 
     def called(self, name: str, call: LastCall) -> Prepared:

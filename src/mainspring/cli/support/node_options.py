@@ -70,6 +70,14 @@ def confirm(question: str, yes: bool) -> None:
         typer.confirm(question, abort=True)
 
 
+def confirm_by_name(question: str, name: str, yes: bool) -> None:
+    """Have a person at a terminal type the name of what will be gone; a script has decided already."""
+    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
+        typed = typer.prompt(f"{question} Type its name to go on", default="", show_default=False)
+        if typed != name:
+            raise typer.Abort
+
+
 def _offered(context: typer.Context, kind: str, **params: str | None) -> list[dict[str, Any]]:
     """The topics or groups that the node knows; none where it does not answer."""
     at = NodeAddress(context.params.get("url"), context.params.get("token"))

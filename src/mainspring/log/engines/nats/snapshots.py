@@ -73,14 +73,29 @@ def copy(replica: Path, target: Path) -> Snapshot:
 
 async def upload(link: ServerLink, address: NatsAddress, replicas: int, source: Path, made: Snapshot) -> None:
     """Put the copy into the object store, in place of the last one."""
-    bucket = await _bucket(link, address)
-    if bucket is None:
-        config = ObjectStoreConfig(description="Snapshots of a log of Mainspring", replicas=replicas)
-        bucket = await link.client.jetstream().create_object_store(address.bucket, config)
+    bucket = await make_bucket(link, address, replicas)
     await _set_replicas(link, address, replicas)
     meta = ObjectMeta(name=OBJECT, description=msgspec.json.encode(made).decode())
     with source.open("rb") as file:
         await _unless_lost(link, bucket.put(OBJECT, file, meta), None)
+
+
+async def make_bucket(link: ServerLink, address: NatsAddress, replicas: int) -> ObjectStore:
+    """The object store, made if there is none. It outlives the stream: whoever finds it alone knows of a loss."""
+    bucket = await _bucket(link, address)
+    if bucket is None:
+        config = ObjectStoreConfig(description="Snapshots of a log of Mainspring", replicas=replicas)
+        bucket = await link.client.jetstream().create_object_store(address.bucket, config)
+    return bucket
+
+
+async def has_bucket(link: ServerLink, address: NatsAddress) -> bool:
+    return await _bucket(link, address) is not None
+
+
+async def delete_bucket(link: ServerLink, address: NatsAddress) -> None:
+    with suppress(nats.js.errors.NotFoundError):
+        await link.client.jetstream().delete_object_store(address.bucket)
 
 
 async def stored(link: ServerLink, address: NatsAddress) -> Snapshot | None:
