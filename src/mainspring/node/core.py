@@ -55,9 +55,8 @@ from mainspring.node.declarations import (
     refuse_former_groups,
     schedule_consumers,
 )
-from mainspring.node.encoded_log import EncodedLog
 from mainspring.node.patterns import PatternConsuming
-from mainspring.node.stored_records import read_with_care
+from mainspring.node.stored_records import EncodedLog, read_with_care
 from mainspring.node.tasks import NodePort
 from mainspring.private_files import narrow
 from mainspring.runs import Runtime
