@@ -11,7 +11,7 @@
 #   make mutants break the code on purpose, one fault at a time, and see that the tests notice
 #   make simulate  run the whole system under simulated faults with SEEDS seeds (500), on virtual time
 #   make fuzz    send a million random inputs to every face of a node, beside an innocent client
-#   make chaos   break servers and nodes for an hour, and check what they promised
+#   make chaos   break servers, nodes and clocks for an hour, and check what they promised
 #   make clean   remove what these commands made (./data stays)
 
 PYTHON ?= python3
