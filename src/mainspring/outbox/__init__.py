@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from mainspring.outbox.outbox import Outbox as Outbox
     from mainspring.outbox.sql import Bound as Bound
     from mainspring.outbox.sql import NoTransaction as NoTransaction
+    from mainspring.outbox.sql import SqlStore as SqlStore
     from mainspring.outbox.sql import Steps as Steps
     from mainspring.outbox.sql import bind as bind
     from mainspring.outbox.store import TABLE as TABLE
@@ -35,7 +36,7 @@ _HOMES: Final = {
     "mainspring.outbox.drainer": "DrainOptions Drained Drainer open_outbox",
     "mainspring.outbox.inbox": "Inbox",
     "mainspring.outbox.outbox": "MAX_EVENT_BYTES Outbox",
-    "mainspring.outbox.sql": "Bound NoTransaction Steps bind",
+    "mainspring.outbox.sql": "Bound NoTransaction SqlStore Steps bind",
     "mainspring.outbox.store": "OutboxRow OutboxStore OutboxUnavailable TABLE WaitingRows",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)
