@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
@@ -49,6 +50,7 @@ from mainspring.loop import Clock
 __all__ = [
     "ABSENT",
     "ANY_VERSION",
+    "OUTGOING",
     "Append",
     "Appended",
     "Batch",
@@ -62,6 +64,7 @@ __all__ = [
     "Engine",
     "EngineFactory",
     "EngineSetup",
+    "EngineTransaction",
     "FallibleEngine",
     "FormatError",
     "Guard",
@@ -93,6 +96,7 @@ __all__ = [
     "SharedEngine",
     "StoredEvent",
     "TimedEngine",
+    "TransactionalEngine",
     "add_prepared",
     "change_of",
 ]
@@ -542,6 +546,39 @@ class SharedEngine(Protocol):
 
         What it reports is readable here. The change of an own batch is reported before its `commit` returns.
         """
+
+
+OUTGOING: Final = "outgoing"  # the space of what programs stored in transactions of their own
+
+
+@runtime_checkable
+class TransactionalEngine(Protocol):
+    """An engine in a database in which programs have tables of their own, so that both can be one transaction.
+
+    What a program stored in its own transaction is found in the space `OUTGOING`, under keys in the order of storing;
+    a batch that deletes it there and appends its event moves it into the log, once.
+    """
+
+    def on_outgoing(self, callback: Callable[[], object]) -> None:
+        """Call when something may be new in the space `OUTGOING`."""
+
+    def transaction(self) -> AbstractAsyncContextManager[EngineTransaction]:
+        """A transaction in which a program writes its rows, and which ends with a commit of the log."""
+        ...
+
+
+class EngineTransaction(Protocol):
+    """One transaction of a program and the log."""
+
+    connection: Any  # of the engine's driver, inside the transaction
+
+    async def commit(self, batch: Batch) -> Result:
+        """Store the batch and what was done on the connection together, or neither.
+
+        Gives `Refused` when the batch's expectations do not hold. Raises what the driver raises for the program's own
+        statements, `LogUnavailable` when nothing was stored, and `InDoubt` when that is not known.
+        """
+        ...
 
 
 @runtime_checkable

@@ -28,7 +28,18 @@ from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Mem
 from mainspring.codec import Encoding
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
-from mainspring.log import Append, Engine, FallibleEngine, Log, LogClock, LogGone, Prepared, TimedEngine, open_engine
+from mainspring.log import (
+    Append,
+    Engine,
+    FallibleEngine,
+    Log,
+    LogClock,
+    LogGone,
+    Prepared,
+    TimedEngine,
+    TransactionalEngine,
+    open_engine,
+)
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
 from mainspring.message import Ids, Message, encode_bytes
 from mainspring.node.batches import BatchConsuming
@@ -152,6 +163,7 @@ class Core:
             )
             await self._start_beats()
             await self._start_consumers()
+            self._move_outgoing()
             self.kernel.enter_phase("ADAPT")
             adapters = await self._adapt()
             self._introduce(adapters)
@@ -403,6 +415,10 @@ class Core:
         refuse_shared_groups(consumers)
 
         def consuming(declared: DeclaredConsumer) -> Consuming:
+            if declared.transaction:
+                from mainspring.node.transactions import TransactionConsuming
+
+                return TransactionConsuming(declared, **parts)
             return (BatchConsuming if declared.batch else Consuming)(declared, **parts)
 
         for each in consumers:
@@ -441,6 +457,15 @@ class Core:
         self.task_worker = Worker(app.tasks, concurrency=self.settings.task_concurrency, threads=self.threads)
         self._undo.push_async_callback(self.task_worker.stop, 0.0)
         await self.task_worker.start()
+
+    def _move_outgoing(self) -> None:
+        """Move what programs store in their own transactions into the log, where the engine has such programs."""
+        if isinstance(self.log.engine, TransactionalEngine):
+            from mainspring.node.outgoing import OutgoingMover
+
+            mover = OutgoingMover(self.log, self.bus, self.kernel, self.cluster)
+            self.log.engine.on_outgoing(mover.wake)
+            self._in_background(mover.run())
 
     async def _start_beats(self) -> None:
         programs = None if self.declarations is None else self.declarations.programs
