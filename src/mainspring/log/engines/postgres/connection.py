@@ -336,11 +336,6 @@ SELECT current_setting('fsync') AS fsync, current_setting('synchronous_commit') 
 """
 
 
-async def ask_time(connection: Any) -> int:
-    """What time it is at the server, in epoch ms."""
-    return int(await connection.fetchval("SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"))
-
-
 async def ask_durability(connection: Any) -> tuple[Durability, int]:
     """What an acknowledgement of this server means now, and how many servers keep a copy."""
     (row,) = await connection.fetch(_ASK)

@@ -58,7 +58,6 @@ from mainspring.log.engines.postgres.connection import (
     PostgresAddress,
     PostgresConnections,
     ask_durability,
-    ask_time,
     may_pass,
     parse_address,
     translated,
@@ -219,9 +218,6 @@ class PostgresEngine(Watched):
     async def durability(self) -> Durability:
         found, _ = await self._open().read(ask_durability)
         return found
-
-    async def time_ms(self) -> int:
-        return await self._open().read(ask_time)
 
     async def time_ms(self) -> int:
         """The server's time of day."""
