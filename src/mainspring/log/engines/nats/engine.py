@@ -18,7 +18,6 @@ import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -60,8 +59,6 @@ MOST_AT_ONCE = 256  # messages handed to the replica together
 STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
 STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
 AGAIN_SECONDS: Final = 0.3
-TOGETHER_SECONDS: Final = 0.005  # at most 200 transactions a second for what others write; what is our own never waits
-MANY: Final = 64  # messages that are worth a transaction of their own
 
 T = TypeVar("T")
 
@@ -89,8 +86,6 @@ class JetStreamEngine(ReadThrough, Watched):
         self._waiting: deque[StreamMessage] = deque()
         self._waiting_bytes = 0
         self._applying = False
-        self._applying_later: asyncio.TimerHandle | None = None  # more messages may come to go with those that wait
-        self._apply_next = 0.0  # the loop's time
         self._fault: MainspringError | None = None
         self._on_failure: list[Callable[[MainspringError], object]] = []
         self._caught_up: asyncio.Future[None] | None = None
@@ -138,6 +133,7 @@ class JetStreamEngine(ReadThrough, Watched):
         self._follower = StreamFollower(
             connection, found.identity, last, self._received, lambda: self._waiting_bytes, self._failed
         )
+        self._follower.may_rest = self._may_rest
         self._tasks.start(self._follower.run(), "follow")
         while self.applied < self._goal:
             before = self.applied
@@ -169,9 +165,6 @@ class JetStreamEngine(ReadThrough, Watched):
         self._on_failure.clear()
         await self.replica.close()
         self._applying = False
-        if self._applying_later is not None:
-            self._applying_later.cancel()
-            self._applying_later = None
 
     @property
     def connected(self) -> bool:
@@ -270,27 +263,20 @@ class JetStreamEngine(ReadThrough, Watched):
     def _received(self, message: StreamMessage) -> None:
         self._waiting.append(message)
         self._waiting_bytes += message.size
-        own = (
-            self._sender is not None and message.envelope is not None and message.envelope.writer == self._sender.writer
-        )
-        if not self._applying or (own and self._applying_later is not None):
-            self._apply(at_once=own)
+        if not self._applying:
+            self._applying = True
+            assert self._loop is not None
+            self._loop.call_soon(self._apply)  # with what was read together with it
 
-    def _apply(self, *, at_once: bool = False) -> None:
-        """Apply what waits. Unless it is `at_once`, messages that come shortly after each other share a transaction."""
-        if self._applying_later is not None:
-            self._applying_later.cancel()
-            self._applying_later = None
+    def _may_rest(self) -> bool:
+        """Whether nothing here waits for the next message."""
+        return self._sender is not None and not self._sender.waits and self._caught_up is None
+
+    def _apply(self) -> None:
         if not self._waiting or self._connection is None:
             self._applying = False
             return
-        assert self._loop is not None
         self._applying = True
-        now = self._loop.time()
-        if not at_once and now < self._apply_next and len(self._waiting) < MANY and self._caught_up is None:
-            self._applying_later = self._loop.call_at(self._apply_next, partial(self._apply, at_once=True))
-            return
-        self._apply_next = now + TOGETHER_SECONDS
         count = min(len(self._waiting), MOST_AT_ONCE)
         messages = [self._waiting[index] for index in range(count)]
         report = bool(self._watchers) and self._caught_up is None  # what was before the opening is not reported
@@ -307,7 +293,7 @@ class JetStreamEngine(ReadThrough, Watched):
         for _ in outcomes:
             self._waiting_bytes -= self._waiting.popleft().size
         if error is None:
-            self._apply(at_once=self._sender.waits)  # the disk works while the changes are reported
+            self._apply()  # the disk works while the changes are reported
         elif isinstance(error, LogGone):
             self._failed(error)
         elif isinstance(error, FormatError) or self.replica.damaged_by(error):
@@ -316,7 +302,7 @@ class JetStreamEngine(ReadThrough, Watched):
         else:
             _logger.error("the replica cannot be written; trying again: %s", error)
             assert self._loop is not None
-            self._loop.call_later(STORAGE_PAUSE, partial(self._apply, at_once=True))
+            self._loop.call_later(STORAGE_PAUSE, self._apply)
         for outcome in outcomes:
             for change in outcome.changes:
                 self._report(change)
@@ -508,10 +494,18 @@ async def _start_from_snapshot(replica: Replica, connection: NatsConnection, fou
     await replica.close()
     fetched = replica.path.with_name(replica.path.name + ".fetched")
 
-    async def fetch(link: ServerLink, _: float) -> bool:
-        return await snapshots.download(link, connection.address, fetched)
-
-    if not await _patiently(connection, fetch, "the log's snapshot cannot be fetched"):
+    download = snapshots.Download(connection.address, fetched)
+    while True:
+        before = download.bytes
+        try:
+            there = await _patiently(
+                connection, lambda link, _: download.go_on(link), "the log's snapshot cannot be fetched"
+            )
+            break
+        except LogUnavailable:
+            if download.bytes == before:
+                raise  # it stands still
+    if not there:
         raise fell_behind(needed, found.first)
     _remove(replica)
     os.replace(fetched, replica.path)
