@@ -17,6 +17,7 @@ import msgspec
 from mainspring import App, Effect, Event, Fail, Sleep, WaitSignal, resume
 from mainspring.client import Client, New
 from mainspring.log import Append
+from mainspring.outbox import Outbox
 from mainspring.testing.simulation import PlannedStep, Rest, Scenario, operation
 
 T = TypeVar("T")
@@ -33,6 +34,7 @@ class Note(Effect[int]):
 
 class Promises(Scenario):
     settings: ClassVar = {"ack_timeout_ms": 2_000}
+    drainers: ClassVar = (0, 1, 2)
 
     def __init__(self) -> None:
         self.numbers = itertools.count(1)
@@ -48,6 +50,7 @@ class Promises(Scenario):
         self.ran: set[str] = set()
         self.later: set[str] = set()
         self.memory: dict[str, list[str]] = {}
+        self.outboxed: dict[str, list[str]] = defaultdict(list)  # ids in the order of their commits, by key
 
     def _new_id(self) -> str:
         return f"n{next(self.numbers)}"
@@ -229,6 +232,20 @@ class Promises(Scenario):
     async def redrive(self, client: Client, step: PlannedStep) -> None:
         await client.redrive("work")
 
+    @operation(weight=2)
+    async def add_to_outbox(self, client: Client, step: PlannedStep) -> None:
+        """The program's own transaction; some of them are rolled back."""
+        if self.database is not None:
+            key, commits = step.random.choice(KEYS), step.random.random() < 0.8
+            ids = [f"{step.id}.{n}" for n in range(step.random.randint(1, 4))]
+            for id in ids:
+                Outbox().add(self.database, "outboxed", {}, key=key, id=id)
+            if commits:
+                self.database.commit()
+                self.outboxed[key] += ids
+            else:
+                self.database.rollback()
+
     # -- what must be true
 
     async def at_rest(self, end: Rest) -> bool:
@@ -246,6 +263,11 @@ class Promises(Scenario):
         await self._check_commands_and_runs(end)
         await self._check_schedule(end)
         await self._check_beats(end)
+        sent: defaultdict[str, list[str]] = defaultdict(list)
+        for event in await end.events("outboxed"):
+            if ("outboxed", event.partition, event.offset) not in end.damaged:
+                sent[str(event.key)].append(event.id)
+        end.require(sent == self.outboxed, f"rows {dict(self.outboxed)} were sent as {dict(sent)}")
         later = Counter(event.id for event in await end.events("later"))
         end.require(later == Counter(self.later) or later.keys() >= self.later, f"delayed events: {later}")
 
