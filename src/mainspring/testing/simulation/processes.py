@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 MS: Final = 1_000_000  # in nanoseconds
 NEVER: Final = sys.maxsize
-START_MS: Final = 1_767_225_600_000  # 1 January 2026, 00:00 UTC
+START_MS: Final = 1_767_225_600_000 - 3_000  # 1 January 2026, 00:00 UTC, comes while things break: so does a minute
 
 
 class Timeline:

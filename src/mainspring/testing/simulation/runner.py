@@ -26,7 +26,7 @@ from mainspring.testing.simulation.drainers import DrainerMachine, OutboxDatabas
 from mainspring.testing.simulation.faults import KINDS
 from mainspring.testing.simulation.ledger import Ledger
 from mainspring.testing.simulation.machines import NodeMachine, System, SystemNode
-from mainspring.testing.simulation.processes import SimulatedProcess
+from mainspring.testing.simulation.processes import START_MS, SimulatedProcess
 from mainspring.testing.simulation.scenario import PlannedStep, Scenario
 from mainspring.testing.world import SeenEvent, stored_events
 
@@ -208,7 +208,9 @@ class ScenarioRun:
         for topic in await log.topics():
             views = {node.settings.node: await stored_events(node.log, topic) for node in end.nodes}
             heads = {bounds.partition: bounds.head for bounds in await log.bounds(topic)}
-            self.ledger.compare(topic, views, heads, end.damaged)
+            found = end.nodes[0].bus.topics.find(topic)
+            compacted = found is not None and found.config.compact
+            self.ledger.compare(topic, views, heads, end.damaged, gaps=compacted)
 
     def _call(self, process: SimulatedProcess, work: Coroutine[Any, Any, T]) -> T | None:
         """Have this done in a process, while time passes."""
@@ -257,6 +259,11 @@ class Rest:
     def nodes(self) -> list[SystemNode]:
         """The nodes as they are now, for what this face does not offer."""
         return [machine.node for machine in self.machines if machine.node is not None]
+
+    @property
+    def began_ms(self) -> int:
+        """The time of day when the run began: epoch ms."""
+        return START_MS
 
     @property
     def damaged(self) -> set[tuple[str, int, int]]:
