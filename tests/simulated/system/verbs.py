@@ -184,7 +184,7 @@ class Verbs(Scenario):
         try:
             place = await client.publish("chain", {"after": after}, id=step.id, expect=after)
         except NodeRefused as error:
-            if error.code != "expectation_failed":
+            if error.code != "bad_offset":
                 raise
             self.chained = await self._tail(client)
         else:

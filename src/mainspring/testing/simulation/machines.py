@@ -281,13 +281,29 @@ class SystemHttp(NodeHttp):
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=_Connector("-"))
+            self._session = aiohttp.ClientSession(connector=_Connector())
         return self._session
 
 
 class _Connector(aiohttp.UnixConnector):
     """On the simulated network the name of a host is where it is reached."""
 
+    def __init__(self) -> None:
+        super().__init__("-")
+        self._acquired: Any = _InOrder()
+
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         self._path = req.url.host
         return await super()._create_connection(req, traces, timeout)
+
+
+class _InOrder(dict[Any, None]):
+    """A set that is gone through in the order of adding: by address, the same seed would not give the same run."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
+
+    remove = dict.__delitem__
