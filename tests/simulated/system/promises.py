@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from mainspring import App, Effect, Event, Sleep, WaitSignal, resume
+from mainspring.beats.errors import BeatRunning
 from mainspring.client import Client, New
 from mainspring.log import Append
 from mainspring.outbox import Outbox
@@ -318,11 +319,18 @@ class Promises(Verbs):
             value = (await node.kernel.ask("query", "Memory.Get", {"key": key}))["value"]
             end.require(value in written, f"{key} holds {value}, written were {written}")
 
+    async def _replay(self, node: Any) -> Any:
+        try:
+            return await node.heartbeat.areplay()
+        except BeatRunning:
+            return None
+
     async def _check_beats(self, end: Rest) -> None:
         pulses = len(await end.events("pulses"))
         for node in end.nodes:
             end.require(not await node.heartbeat.averify(), f"{node.settings.node} has damaged beats")
-            replay = await node.heartbeat.areplay()
+            while (replay := await self._replay(node)) is None:
+                await asyncio.sleep(0.01)  # a beat is under way
             end.require(replay.identical, f"a replay on {node.settings.node} differs: {replay.divergence}")
         count = await end.nodes[0].heartbeat.aread("/count")
         rotten = sum(topic == "pulses" for topic, _, _ in end.damaged)  # perhaps counted before

@@ -138,12 +138,19 @@ class Schedules:
         """A row was written or deleted, here or on another node."""
         if record.key.startswith(DELAYED):
             if record.version != ABSENT and self._role.held:
-                self.plan(_due_of(record.key))
+                self._plan_delayed(record)
             return
         if record.version == ABSENT:
             self._forget(record.key.removeprefix(NAMED))
         else:
             self._keep(_decode_schedule(record.value), record.version)
+
+    def _plan_delayed(self, record: KeptRecord) -> None:
+        if _decode_delayed(record.value).accepted > self._clock.wall_ms() + CLOCK_JUMP_MS:
+            self._ahead = None  # the node that accepted it is ahead of this one: its delay counts from now
+            self._fire(None)
+        else:
+            self.plan(_due_of(record.key))
 
     def on_called(self, record: KeptRecord) -> None:
         """A call was made or skipped, here or on another node."""
