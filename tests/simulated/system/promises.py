@@ -320,17 +320,17 @@ class Promises(Verbs):
             end.require(value in written, f"{key} holds {value}, written were {written}")
 
     async def _replay(self, node: Any) -> Any:
-        try:
-            return await node.heartbeat.areplay()
-        except BeatRunning:
-            return None
+        while True:
+            try:
+                return await node.heartbeat.areplay()
+            except BeatRunning:
+                await asyncio.sleep(0.01)
 
     async def _check_beats(self, end: Rest) -> None:
         pulses = len(await end.events("pulses"))
         for node in end.nodes:
             end.require(not await node.heartbeat.averify(), f"{node.settings.node} has damaged beats")
-            while (replay := await self._replay(node)) is None:
-                await asyncio.sleep(0.01)  # a beat is under way
+            replay = await self._replay(node)
             end.require(replay.identical, f"a replay on {node.settings.node} differs: {replay.divergence}")
         count = await end.nodes[0].heartbeat.aread("/count")
         rotten = sum(topic == "pulses" for topic, _, _ in end.damaged)  # perhaps counted before
