@@ -155,3 +155,30 @@ def test_a_delayed_event_waits_for_its_delay_whichever_node_is_behind_the_others
     finally:
         running.system.close()
     assert not running.ledger.broken
+
+
+class DelayedAlone(Story):
+    rest_seconds: ClassVar = 30.0
+
+    def program(self) -> App:
+        return App("story")
+
+    @operation
+    async def publish(self, client: Client, step: PlannedStep) -> None:
+        await client.publish("later", {}, id="one", delay=3)
+
+    async def at_rest(self, end: Rest) -> bool:
+        return len(await end.events("later")) == 1
+
+
+def test_a_clock_that_is_set_back_while_the_disk_is_full_delays_nothing_for_longer() -> None:
+    """What was to be stored about it could not be, and was not tried again."""
+
+    def prepare(running: ScenarioRun, disk: Disk) -> None:
+        def strike() -> None:
+            running.system.machines[0].set_clock(-3_600_000)
+            disk.trouble("full", 4_000)
+
+        running.system.timeline.after(2_000, strike)
+
+    assert not told(DelayedAlone, prepare).ledger.broken
