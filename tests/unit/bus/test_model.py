@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mainspring.bus import DeadLetter, DeadLetterFilter
+from mainspring.bus import DeadLetter
 from mainspring.loop import VirtualClock, VirtualEventLoop
 from tests.support.bus import BEGINNING, WALL_MS, Peer, World, settle
 
@@ -37,7 +37,6 @@ class Event:
     not_before: int = 0
     settled: bool = False
     dead: bool = False
-    redriven: bool = False
 
 
 @dataclass
@@ -168,29 +167,6 @@ class GroupMachine(RuleBasedStateMachine):
             partition, offset = data.draw(st.sampled_from(sorted(others)))
             self.say(lambda: self.members[number].peer.ack("t", "g", offset, partition))
 
-    @precondition(lambda self: self._dead())
-    @rule(data=st.data())
-    def redrive(self, data: st.DataObject) -> None:
-        """They are the group's again, as if they had never been delivered; also one by one."""
-        dead = self._dead()
-        count = data.draw(st.integers(1, len(dead)))
-        chosen = self._letters()[:count]
-        sent = self.do(self.world.bus.dead_letters.redrive("t", DeadLetterFilter(limit=count)))
-        assert len(sent) == count
-        for place in chosen:
-            event = self.model.events[place]
-            event.dead = event.settled = event.refused = False
-            event.deliveries, event.not_before, event.redriven = 0, 0, True
-
-    @precondition(lambda self: self._dead())
-    @rule()
-    def drop_letters(self) -> None:
-        """They stay settled, and nobody gets them again."""
-        dead = self._dead()
-        assert self.do(self.world.bus.dead_letters.drop("t")) == len(dead)
-        for place in dead:
-            self.model.events[place].dead = False
-
     @rule(seconds=st.sampled_from([1, 7, LEASE_S + 2, 100]))
     def time_passes(self, seconds: int) -> None:
         """In steps shorter than a lease, because a redelivered event may expire again."""
@@ -213,16 +189,6 @@ class GroupMachine(RuleBasedStateMachine):
                 event.holder = None
                 if event.deliveries >= MAX_ATTEMPTS:
                     self.model.give_back(place)
-
-    def _dead(self) -> list[Place]:
-        """What is a letter for sure; nothing while a lease may have ended."""
-        if any(self._overdue(place) for number in self.members for place in self.model.held_by(number)):
-            return []
-        return [place for place, event in self.model.events.items() if event.dead]
-
-    def _letters(self) -> list[Place]:
-        found = self.do(self.world.bus.dead_letters.page("t", limit=10_000))
-        return [(letter.original_partition, letter.original_offset) for letter in found]
 
     def _holders(self) -> list[int]:
         """Members that hold something, all of it for sure."""
@@ -261,7 +227,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert not event.settled, f"{place} was settled"
         assert attempt == event.deliveries + 1 <= MAX_ATTEMPTS, f"{place}: attempt {attempt}"
         assert now >= event.not_before, f"{place} came {event.not_before - now} ms too early"
-        if attempt == 1 and not event.redriven:
+        if attempt == 1:
             assert place[1] > self.model.highest.get((number, place[0]), 0), f"{place} out of order"
             self.model.highest[(number, place[0])] = place[1]
         event.deliveries, event.holder, event.leased_at = attempt, number, now
