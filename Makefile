@@ -14,7 +14,7 @@
 #   make lowest  run the quick tests with the lowest versions that pyproject.toml allows
 #   make lock    write the hashes of the locked versions
 #   make release build the packages, check them, install them, and write the bill of materials into dist
-#   make chaos   break servers and nodes for an hour, and check what they promised
+#   make chaos   break servers, nodes and clocks for an hour, and check what they promised
 #   make clean   remove what these commands made (./data stays)
 
 PYTHON ?= python3
