@@ -37,6 +37,7 @@ from mainspring.client.frames import (
     seek_frame,
     split_address,
     start_frame,
+    warn_of_plain_tokens,
 )
 from mainspring.client.http import LIMIT_S
 from mainspring.client.publishing import RETRY, TRY_AGAIN, Awaited, Counted, New, Outgoing, Place, PublishCount
@@ -698,8 +699,10 @@ def connect(
     connection and raises CannotConnect when there is none within `connect_timeout`; afterwards the client reconnects
     by itself, for ever.
     """
+    urls = checked_urls(url)
+    warn_of_plain_tokens(urls, token)
     return Client(
-        checked_urls(url),
+        urls,
         token,
         Options(**options),
         clock=clock or MonotonicClock(),
