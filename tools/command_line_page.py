@@ -22,9 +22,10 @@ This page is made from the help texts: `python -m tools.command_line_page` write
 
 - `--json` gives one JSON object per line, for programs; without it the output is for people and may change.
 - Colour only on a terminal; `NO_COLOR` turns it off. Control characters in names and payloads are shown as escapes.
-- Commands that talk to a node find it by `--url`, `BUS_URL`, or the setting `bus_url`, in this order; several
-  addresses of nodes on one log are separated by commas, and the first that answers is asked. A token is given by
-  `--token` or, better, `BUS_TOKEN`: the arguments of a process can be read by others on the machine.
+- Commands that talk to a node find it by `--url`, `MAINSPRING_URL` or `BUS_URL`, or the setting `url`, in this order;
+  several addresses of nodes on one log are separated by commas, and the first that answers is asked. A token is given
+  by `--token` or, better, `MAINSPRING_TOKEN` or `BUS_TOKEN`: the arguments of a process can be read by others on the
+  machine.
 - `send`, `describe`, `trace`, `mcp`, and what steers runs and beats, also go over a node's unix socket: the one
   `--socket` names, or, when nothing names an address, the one of the node with this data directory. Whoever may open
   the socket needs no token. Events of the kernel go over the socket only.

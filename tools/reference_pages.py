@@ -29,6 +29,7 @@ MODULES: Final = (
     "mainspring.client",
     "mainspring.tasks",
     "mainspring.outbox",
+    "mainspring.postgres",
     "mainspring.kernel",
     "mainspring.runs",
     "mainspring.beats",
@@ -39,6 +40,7 @@ MODULES: Final = (
     "mainspring.node",
     "mainspring.durations",
     "mainspring.retries",
+    "mainspring.codec",
     "mainspring.errors",
 )
 WIDTH: Final = 100

@@ -19,12 +19,15 @@ if TYPE_CHECKING:
     from mainspring.client import Client as Client
     from mainspring.client import SyncClient as SyncClient
     from mainspring.client import connect as connect
+    from mainspring.codec import Codec as Codec
+    from mainspring.codec import CodecError as CodecError
     from mainspring.errors import MainspringError as MainspringError
     from mainspring.kernel import Blob as Blob
     from mainspring.kernel import BlockingContext as BlockingContext
     from mainspring.kernel import Context as Context
     from mainspring.kernel import Fail as Fail
     from mainspring.kernel import RestartPolicy as RestartPolicy
+    from mainspring.kernel import Retry as Retry
     from mainspring.retries import Reject as Reject
     from mainspring.runs import Ask as Ask
     from mainspring.runs import ChildFailed as ChildFailed
@@ -45,8 +48,9 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "mainspring.app": "App BlockingEvent Depends Event",
     "mainspring.client": "Client SyncClient connect",
+    "mainspring.codec": "Codec CodecError",
     "mainspring.errors": "MainspringError",
-    "mainspring.kernel": "Blob BlockingContext Context Fail RestartPolicy",
+    "mainspring.kernel": "Blob BlockingContext Context Fail RestartPolicy Retry",
     "mainspring.retries": "Reject",
     "mainspring.runs": (
         "Ask ChildFailed Effect EffectFailed Perform Publish Sleep Spawn WaitEvent WaitSignal WaitTimedOut "

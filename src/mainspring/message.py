@@ -80,6 +80,33 @@ else:
     _Number = Annotated[int, msgspec.Meta(gt=0)] | Annotated[float, msgspec.Meta(gt=0)]
 
 
+_Ms = Annotated[int, msgspec.Meta(ge=0, le=86_400_000)]  # at most a day
+
+
+class Retry(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """How a message is sent again when it fails: so many attempts in all, with pauses that double up to a limit."""
+
+    max_attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = msgspec.field(default=5, name="maxAttempts")
+    backoff_ms: _Ms = msgspec.field(default=1_000, name="backoff")
+    max_backoff_ms: _Ms = msgspec.field(default=60_000, name="maxBackoff")
+
+    def __post_init__(self) -> None:
+        if not (1 <= self.max_attempts <= 100 and self.backoff_ms >= 0 and self.max_backoff_ms >= 0):
+            raise ValueError("a retry has max_attempts from 1 to 100, backoff_ms >= 0 and max_backoff_ms >= 0")
+
+    def pause_ms(self, attempt: int) -> int:
+        """How long to wait when attempt number `attempt` has failed."""
+        return min(self.backoff_ms << attempt - 1, self.max_backoff_ms)
+
+
+if TYPE_CHECKING:
+    _Policy = Retry | None
+    _Attempt = int
+else:
+    _Policy = Retry
+    _Attempt = Annotated[int, msgspec.Meta(ge=1)]
+
+
 class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Who a message is and where it comes from. Absent members are left out on the wire, never null."""
 
@@ -89,6 +116,9 @@ class Metadata(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     causation: str | None = None
     timeout: _Number = None
     traceparent: _Text = None  # W3C's: the span it was sent in
+    tracestate: _Text = None  # W3C's: what vendors add to it, passed on as it is
+    retry: _Policy = None
+    attempt: _Attempt = 1  # which one this is, of a message with a retry
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -108,7 +138,16 @@ class Message(msgspec.Struct, frozen=True, gc=False):
         return self.metadata.id
 
 
+class _FloatMetadata(Metadata, frozen=True):
+    timestamp: Annotated[float, msgspec.Meta(ge=0)]  # type: ignore[assignment]
+
+
+class _FloatMessage(Message, frozen=True):
+    metadata: _FloatMetadata
+
+
 _parse = msgspec.json.Decoder(Message).decode
+_parse_float = msgspec.json.Decoder(_FloatMessage).decode
 _types_seen: set[str] = set()
 
 
@@ -140,6 +179,19 @@ def compact(text: bytes) -> bytes:
     return msgspec.json.format(text, indent=-1) if _SPACE.search(text) else text
 
 
+may_exceed_a_double: Callable[[Any], object] = re.compile(rb"[0-9][eE][+]?[0-9]{3}|[0-9]{300}").search
+"""Whether JSON text may hold a number that no computer can hold: a quick look, for `number_mistake` to judge."""
+
+
+def number_mistake(raw: msgspec.Raw) -> str:
+    """What is wrong with data whose numbers no computer can hold; empty when nothing is."""
+    try:
+        _decode(raw)
+    except msgspec.DecodeError as error:
+        return validation_text(error)
+    return ""
+
+
 def is_type(text: str) -> bool:
     """Whether `text` is two ASCII PascalCase segments."""
     if text in _types_seen:
@@ -160,12 +212,28 @@ def parse(line: bytes) -> Message:
             raise NotJson(_TOO_DEEP)
         message = _parse(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _refusal(line, error) from None
+        whole = _whole_timestamp(line) if str(error).endswith("`$.metadata.timestamp`") else None
+        if whole is None:
+            raise _refusal(line, error) from None
+        message = whole
     if message.type not in _types_seen and not is_type(message.type):
         raise _invalid("type must be two PascalCase segments, like Memory.Get", message)
     if message.metadata.causation is None and (message.kind == "reply" or message.kind == "error"):
         raise _invalid(f"a message of kind {message.kind} needs metadata.causation", message)
     return message
+
+
+def _whole_timestamp(line: bytes) -> Message | None:
+    """A message whose timestamp is a whole number that was written as 1.0 or 1e3; None for any other mistake."""
+    try:
+        message = _parse_float(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    members = {name: getattr(message.metadata, name) for name in Metadata.__struct_fields__}
+    if not float(members["timestamp"]).is_integer():
+        return None
+    members["timestamp"] = int(members["timestamp"])
+    return Message(message.kind, message.type, message.raw, Metadata(**members))
 
 
 def _invalid(text: str, message: Message) -> NotAMessage:
@@ -219,6 +287,9 @@ def validation_text(error: Exception) -> str:
     safe = isinstance(error.__cause__, ModelMistake)
     place = f" at {match[1]}" if match else ""
     text = text[: match.start()] if match else text
+    if place.endswith((".metadata.timeout", ".metadata.timestamp")) and text.startswith("Expected"):
+        wanted = "a number of ms greater than 0" if place.endswith("timeout") else "a whole number of ms, at least 0"
+        return f"Expected {wanted}{place}"
     if text.startswith("Object contains unknown field"):
         return f"an unknown member{place}"
     if not safe and not _SAFE_TEXTS.match(text):

@@ -1,13 +1,15 @@
 """Every setting, once: its name, type, default, unit, environment name and help text.
 
 A flag beats the environment, the environment beats the TOML file, the file beats the default. The dataclass below is
-the only list: the command line's flags, `mainspring settings` and the reference page are made from it. A name nobody
+the only list: the command line's flags, `mainspring settings` and the reference page are made from it. Every
+setting is MAINSPRING_<NAME> in the environment; a few have a second, older name there. A name nobody
 knows and a value that does not fit are errors that say what to write instead; nothing is guessed.
 """
 
 from __future__ import annotations
 
 import difflib
+import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -18,18 +20,20 @@ from mainspring.errors import SettingError
 
 PREFIX: Final = "MAINSPRING_"
 FILE_NAME: Final = "mainspring.toml"
-# In the name space of the environment without being settings: where the file is.
 _SECRET_OPTIONS: Final = frozenset({"token", "tlscertificatekeyfilepassword", "authmechanismproperties"})
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
-NOT_SETTINGS: Final = frozenset({"MAINSPRING_CONFIG"})
+URL_VARIABLES: Final = ("MAINSPRING_URL", "BUS_URL")
+TOKEN_VARIABLES: Final = ("MAINSPRING_TOKEN", "BUS_TOKEN")
+# In the name space of the environment without being settings: where the file is, and who asks.
+NOT_SETTINGS: Final = frozenset({"MAINSPRING_CONFIG", "MAINSPRING_TOKEN"})
 
 
 def setting(
-    default: Any, help: str, *, unit: str = "", env: str = "", least: int | None = None, most: int | None = None
+    default: Any, help: str, *, unit: str = "", alias: str = "", least: int | None = None, most: int | None = None
 ) -> Any:
-    """One setting. `env` is only given where the name is not MAINSPRING_<NAME>."""
-    return field(default=default, metadata={"help": help, "unit": unit, "env": env, "least": least, "most": most})
+    """One setting. `alias` is another name in the environment, which MAINSPRING_<NAME> beats."""
+    return field(default=default, metadata={"help": help, "unit": unit, "alias": alias, "least": least, "most": most})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +42,11 @@ class Settings:
 
     # Where it listens and rests
     host: str = setting("127.0.0.1", "Address to listen on. Anything but loopback needs tokens.")
-    port: int = setting(7070, "Port of WebSocket, HTTP and dashboard.", env="BUS_PORT", least=0, most=65535)
+    port: int = setting(7070, "Port of WebSocket, HTTP and dashboard.", alias="BUS_PORT", least=0, most=65535)
     data: str = setting("data", "Directory of everything that must survive.")
     engine: str = setting(
-        "sqlite", "Where the log rests: sqlite, memory, or the address of a server: nats://... or mongodb://..."
+        "sqlite",
+        "Where the log rests: sqlite, sqlite:DIRECTORY, memory, or postgresql://..., nats://... or mongodb://...",
     )
     kernel_socket: str = setting(
         "", "Path of the NDJSON socket. Empty: kernel.sock in $XDG_RUNTIME_DIR/mainspring, or with the data."
@@ -49,9 +54,9 @@ class Settings:
     loop_socket: str = setting(
         "", "Path of the ZCL1 socket of sys/loop. Empty: loop.sock in $XDG_RUNTIME_DIR/mainspring, or with the data."
     )
-    bus_url: str = setting("ws://127.0.0.1:7070", "Where clients find the node.", env="BUS_URL")
-    mongo_url: str = setting("", "Address of MongoDB; it is the engine when no engine is named.", env="MONGO_URL")
-    mongo_db: str = setting("mainspring", "MongoDB's database, unless the address names one.", env="MONGO_DB")
+    url: str = setting("ws://127.0.0.1:7070", "Where clients find the node.", alias="BUS_URL")
+    mongo_url: str = setting("", "Address of MongoDB, for the engine `mongodb` without an address.", alias="MONGO_URL")
+    mongo_db: str = setting("mainspring", "MongoDB's database, unless the address names one.", alias="MONGO_DB")
 
     # Several nodes on one log
     node: str = setting("", "Name of this node among those on one log. Empty: host and data directory decide.")
@@ -78,13 +83,14 @@ class Settings:
     request_timeout_ms: int = setting(
         30_000, "Time for a command or query without its own timeout.", unit="ms", least=1
     )
+    keep_trace: bool = setting(False, "Keep headers of the latest messages in the log: traces survive a restart.")
 
     # Bus
     ack_timeout_ms: int = setting(
-        30_000, "Time a consumer has to acknowledge an event.", unit="ms", env="BUS_ACK_TIMEOUT_MS", least=1
+        30_000, "Time a consumer has to acknowledge an event.", unit="ms", alias="BUS_ACK_TIMEOUT_MS", least=1
     )
     max_inflight: int = setting(
-        32, "Window of a subscription that asks for none.", unit="events", env="BUS_MAX_INFLIGHT", least=1
+        32, "Window of a subscription that asks for none.", unit="events", alias="BUS_MAX_INFLIGHT", least=1
     )
     max_window: int = setting(10_000, "Largest window a subscription may have; more is cut.", unit="events", least=100)
     max_attempts: int = setting(5, "Deliveries before an event becomes a dead letter.", unit="deliveries", least=1)
@@ -195,6 +201,12 @@ class Settings:
     retention_interval_ms: int = setting(
         60_000, "Time between two rounds of retention and compaction.", unit="ms", least=10
     )
+    group_expiry_ms: int = setting(
+        0,
+        "Delete groups that had no member and moved nowhere for so long; 0: never, a group's position is data.",
+        unit="ms",
+        least=0,
+    )
     audit: bool = setting(True, "Write what the bus decided to system.bus.audit.")
 
     # Runs
@@ -247,6 +259,7 @@ class Description:
     default: Any
     unit: str
     env: str
+    alias: str
     help: str
 
 
@@ -270,7 +283,7 @@ def without_secrets(address: str) -> str:
 
 
 def environment_name(item: Field[Any]) -> str:
-    return item.metadata["env"] or PREFIX + item.name.upper()
+    return PREFIX + item.name.upper()
 
 
 def describe() -> list[Description]:
@@ -282,6 +295,7 @@ def describe() -> list[Description]:
             default=None if item.default is MISSING else item.default,
             unit=item.metadata["unit"],
             env=environment_name(item),
+            alias=item.metadata["alias"],
             help=item.metadata["help"],
         )
         for item in fields(Settings)
@@ -308,13 +322,14 @@ def load(
         for name, value in _read_file(file).items():
             take(_known(known, name, f"{file}"), value, f"{name} in {file}", "file")
 
+    by_alias = {item.metadata["alias"]: item for item in known.values() if item.metadata["alias"]}
     by_env = {environment_name(item): item for item in known.values()}
-    for variable, text in (environ or {}).items():
-        item = by_env.get(variable)
-        if item is not None:
-            if text or item.type == "str":  # an empty variable is how a shell says "not set"
-                take(item, _from_text(item, text, variable), variable, "environment")
-        elif variable.startswith(PREFIX) and variable not in NOT_SETTINGS:
+    for variable, item in (by_alias | by_env).items():  # the aliases first: the other name beats them
+        text = (environ or {}).get(variable)
+        if text or (text is not None and item.type == "str"):  # an empty variable is how a shell says "not set"
+            take(item, _from_text(item, text, variable), variable, "environment")
+    for variable in environ or {}:
+        if variable.startswith(PREFIX) and variable not in by_env and variable not in NOT_SETTINGS:
             raise SettingError(
                 f"unknown setting {variable} in the environment",
                 remedy=_suggest(variable, by_env) + "`mainspring settings` lists all of them",
@@ -324,10 +339,34 @@ def load(
         if value is not None:
             take(_known(known, name, "the flags"), value, f"--{name.replace('_', '-')}", "flag")
 
-    if sources["engine"] == "default" and values.get("mongo_url"):
-        values["engine"], sources["engine"] = values["mongo_url"], sources["mongo_url"]
+    if values.get("engine") == "mongodb":
+        if not values.get("mongo_url"):
+            raise SettingError(
+                "the engine mongodb has no address", remedy="give it: --engine mongodb://HOST/DATABASE, or MONGO_URL"
+            )
+        values["engine"] = values["mongo_url"]
 
+    scheme, colon, place = str(values.get("engine")).partition(":")
+    if scheme == "sqlite" and colon:
+        values |= {"engine": "sqlite", "data": place.removeprefix("//") or Settings().data}
+        sources["data"] = sources["engine"]
     return Loaded(Settings(**values), sources)  # type: ignore[arg-type]
+
+
+def find_file(config: Path | None) -> Path | None:
+    """The file to read: the one named, the one the environment names, or the usual one where it exists."""
+    if config is not None:
+        return config
+    if named := os.environ.get("MAINSPRING_CONFIG"):
+        return Path(named)
+    usual = Path(FILE_NAME)
+    return usual if usual.exists() else None
+
+
+def load_all(config: Path | None = None, **flags: object) -> Loaded:
+    """The settings of this process; flags that are None count as not given. Raises SettingError with the remedy."""
+    given = {name: str(flag) if isinstance(flag, Path) else flag for name, flag in flags.items()}
+    return load(given, os.environ, find_file(config))
 
 
 def _read_file(file: Path) -> dict[str, Any]:

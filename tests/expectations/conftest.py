@@ -25,6 +25,7 @@ A story that needs hours, or says that something does not happen, takes `mainspr
 | `test_middleware.py` | FastAPI, Celery | code around every handler |
 | `test_pydantic.py` | FastAPI | models wherever a type may stand |
 | `test_run_questions.py` | Temporal | queries and updates of live runs |
+| `test_in_process.py` | FastAPI | the verbs of a client in the node's own process |
 | `test_testing.py` | pytest | what passes in a simulation passes in a node |
 """
 

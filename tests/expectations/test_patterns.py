@@ -93,8 +93,7 @@ async def test_latest_skips_what_was_there_and_nothing_that_comes_later() -> Non
 
     @late.on_start
     async def before(app: App) -> None:
-        assert app.publisher is not None
-        await app.publisher("orders.old", "o-1")
+        await app.publish("orders.old", "o-1")
 
     async with simulate(late) as world:
         await world.publish("orders.old", "o-2")

@@ -39,7 +39,7 @@ def bank() -> App:
     app = App("bank")
 
     async def note(topic: str, what: Any) -> None:
-        await app.publisher(topic, what)
+        await app.publish(topic, what)
 
     @app.handles(Charge, max_attempts=2, backoff="10ms", give_up_on=PermissionError)
     async def charge(effect: Charge) -> str:

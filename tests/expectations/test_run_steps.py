@@ -55,18 +55,18 @@ def shop() -> App:
     @app.run
     async def unsteady(perform: Perform) -> list[Any]:
         async def flaky() -> str:
-            await app.publisher("tries", "flaky")
+            await app.publish("tries", "flaky")
             if len(tried) < 2:
                 tried.append("flaky")
                 raise ConnectionError("away")
             return "at last"
 
         async def slow() -> None:
-            await app.publisher("tries", "slow")
+            await app.publish("tries", "slow")
             await asyncio.Event().wait()
 
         async def wrong() -> None:
-            await app.publisher("tries", "wrong")
+            await app.publish("tries", "wrong")
             raise ValueError("never right")
 
         seen = [await perform.step(flaky, max_attempts=3, backoff="10ms")]
@@ -80,7 +80,7 @@ def shop() -> App:
     @app.run
     async def once(perform: Perform) -> str:
         async def charged() -> str:
-            await app.publisher("charges", "o-1")
+            await app.publish("charges", "o-1")
             return "paid"
 
         paid = await perform.step(charged)
@@ -170,7 +170,7 @@ def counting() -> App:
     @app.run
     async def failing(perform: Perform) -> str:
         async def fails() -> None:
-            await app.publisher("tries", 1)
+            await app.publish("tries", 1)
             raise ConnectionError("away")
 
         try:

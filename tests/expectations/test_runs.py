@@ -17,7 +17,7 @@ def shop() -> App:
 
     @app.handles(Charge)
     async def charge(effect: Charge) -> str:
-        await app.publisher("charges", effect.order)  # type: ignore[misc]
+        await app.publish("charges", effect.order)
         return f"receipt of {effect.order}"
 
     @app.run

@@ -46,7 +46,7 @@ def mailer() -> App:
 
     @app.task
     async def send_mail(to: str) -> None:
-        await app.publisher("mails", to)  # type: ignore[misc]
+        await app.publish("mails", to)
 
     app.state.send_mail = send_mail
     return app
@@ -434,7 +434,7 @@ def slow_shop() -> App:
 
     @app.task
     async def work(n: int) -> int:
-        await app.publisher("begun", n)  # type: ignore[misc]
+        await app.publish("begun", n)
         await asyncio.sleep(0.2)
         return n * 2
 

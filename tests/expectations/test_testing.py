@@ -35,7 +35,7 @@ def shop() -> App:
 
     @app.task
     async def send_mail(to: str) -> None:
-        await app.publisher("mails", to)  # type: ignore[misc]
+        await app.publish("mails", to)
 
     app.state.send_mail = send_mail
     return app

@@ -1,4 +1,6 @@
-"""Run the acceptance kit on another engine: `python -m tests.support.accept_on memory|nats|mongo KIT [PART...]`.
+"""Run the acceptance kit on another engine: `python -m tests.support.accept_on ENGINE KIT [PART...]`.
+
+ENGINE is memory, nats, mongo or postgres.
 
 The kit starts many nodes, each with a data directory of its own, and expects each to have a log of its own. So it is
 given a command that starts a node whose log is named after its data directory.
@@ -50,6 +52,10 @@ def address(engine: str) -> str:
         from tests.support.nats_server import shared_server
 
         return shared_server().url("LOG")
+    if engine == "postgres":
+        from tests.support.postgres import shared_postgres
+
+        return f"{shared_postgres().url('postgres')}?schema=LOG"
     from tests.support.mongo_server import mongo_address, with_database
 
     return with_database(mongo_address(), "LOG")

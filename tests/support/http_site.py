@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
+import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import uuid_utils
+import uvicorn
 from aiohttp import web
+from starlette.applications import Starlette
+from starlette.routing import Mount
 from yarl import URL
 
 from mainspring.bus import Bus
 from mainspring.log import Engine, Log, MemoryEngine
 from mainspring.loop import Loop, MonotonicClock
-from mainspring.server import NodeParts, http
+from mainspring.server import AsgiFace, NodeParts, http
 from mainspring.settings import Settings
 
 
@@ -52,9 +59,10 @@ class Site:
     runner: web.AppRunner
     log: Log
     clock: MonotonicClock = field(default_factory=MonotonicClock)
+    prefix: str = ""  # where it is mounted in another web application
 
     def url(self, path: str) -> URL:
-        return URL(f"http://127.0.0.1:{self.port}{path}", encoded=True)
+        return URL(f"http://127.0.0.1:{self.port}{self.prefix}{path}", encoded=True)
 
     async def request(self, method: str, path: str, **options: Any) -> Reply:
         async with self.session.request(method, self.url(path), allow_redirects=False, **options) as answer:
@@ -90,9 +98,13 @@ async def serve(
     settings: Settings | None = None,
     origins: tuple[str, ...] = (),
     besides: Callable[[web.Application, Bus], None] | None = None,
+    mounted: bool = False,
     **options: Any,
 ) -> AsyncIterator[Site]:
-    """A node's HTTP face on a free port. `besides` adds other routes; `options` go to `Face`."""
+    """A node's HTTP face on a free port, or `mounted` below a path of an application that uvicorn serves.
+
+    `besides` adds other routes; `options` go to `Face`.
+    """
     async with AsyncExitStack() as stack:
         clock = MonotonicClock()
         loop = Loop(clock)
@@ -121,4 +133,39 @@ async def serve(
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        yield Site(bus, runner.addresses[0][1], session, runner, log)
+        port, prefix = runner.addresses[0][1], ""
+        if mounted:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ms-")))
+            await web.UnixSite(runner, str(folder / "node.sock")).start()
+            prefix = "/below/here"
+            port = await stack.enter_async_context(mounted_at(prefix, folder / "node.sock"))
+        yield Site(bus, port, session, runner, log, prefix=prefix)
+
+
+@asynccontextmanager
+async def mounted_at(prefix: str, path: Path) -> AsyncIterator[int]:
+    """The ASGI application of the node at this socket, below a path of a Starlette application; gives its port."""
+
+    async def find_socket() -> Path:
+        return path
+
+    face = AsgiFace(find_socket)
+    async with uvicorn_serving(Starlette(routes=[Mount(prefix, face)])) as port:
+        yield port
+    await face.close()
+
+
+@asynccontextmanager
+async def uvicorn_serving(application: Any, **options: Any) -> AsyncIterator[int]:
+    """A real uvicorn in this event loop; gives its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        config = uvicorn.Config(application, log_level="warning", timeout_graceful_shutdown=1, **options)
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve([listener]))
+        while not server.started and not serving.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            server.should_exit = True
+            await serving

@@ -35,7 +35,8 @@ class KernelNode:
         if self._durable:
             self.kernel.register(Capability(id=f"{self.name}-durable", handlers=self._durable, durable=True))
         await self.kernel.start()
-        serves = tuple(f"{each.kind}:{each.type}" for each in (*self._handlers, *self._durable))
+        told = [each for each in (*self._handlers, *self._durable) if each.kind != "event" or each.everywhere]
+        serves = tuple(f"{each.kind}:{each.type}" for each in told)
         self.member.about = About(f"http://{self.name}", "1.0", serves)
         self.member.cluster.announce()
         return self

@@ -5,6 +5,7 @@
 - `event`: what a consumer gets
 - `dependencies`: what a handler takes besides, made for each call
 - `middleware`: functions around every call of a handler
+- `verbs`: what a program can do where it is served: publish, ask, start runs
 
 Tasks are declared here and are `mainspring.tasks`
 """
@@ -22,7 +23,7 @@ from mainspring.app.declared import (
     refuse_shared_groups,
 )
 from mainspring.app.dependencies import Depends
-from mainspring.app.event import BlockingEvent, Event
+from mainspring.app.event import BlockingEvent, Event, NoConnection, TransactionEvent
 from mainspring.app.middleware import HandlerCall, Next
 
 __all__ = [
@@ -37,6 +38,8 @@ __all__ = [
     "Event",
     "HandlerCall",
     "Next",
+    "NoConnection",
+    "TransactionEvent",
     "place_of",
     "refuse_shared_groups",
 ]

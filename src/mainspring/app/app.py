@@ -8,8 +8,9 @@ and `Stock.Count` take turns, `Order.Place` waits for neither. Declarations are 
 
 from __future__ import annotations
 
+import builtins
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -42,9 +43,11 @@ from mainspring.app.declared import (
 from mainspring.app.dependencies import Dependencies, Provider
 from mainspring.app.event import Event
 from mainspring.app.middleware import Middleware, MiddlewareStack
+from mainspring.app.verbs import NO_DATA, AppVerbs, Declaring
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
 from mainspring.bus import LATEST, Checker, Compatibility, Overlap, Start, TopicConfig
+from mainspring.codec import Codec, Encoding, encoding_of
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import (
     Capability,
@@ -54,6 +57,7 @@ from mainspring.kernel import (
     Isolation,
     Kernel,
     RestartPolicy,
+    Retry,
     handler_from,
 )
 from mainspring.loop import runs_in_thread
@@ -62,26 +66,28 @@ from mainspring.runs import Effect, EffectContext, Runtime
 from mainspring.tasks import Task, TaskContext, TaskRegistry, starts_per_second
 
 if TYPE_CHECKING:
-    from mainspring.client import Client, SyncClient
+    from mainspring.client import Client, NodeVerbs, SyncClient
 
 TASK_RETRIES: RetryOptions = {"max_attempts": 5, "backoff": "1s", "max_backoff": "5m"}
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Publish = Callable[..., Awaitable[Any]]
 M = TypeVar("M", bound=Middleware)
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 
 @dataclass
-class App:
+class App(AppVerbs):
     """A named program.
 
     Its commands and queries run concurrently: `concurrency` messages of a capability at a time; 1 makes the handlers of
     a capability take one at a time, in order. An exception in a handler is an error for its caller, and nothing else.
     With `restart` the handlers are supervised: after too many faults in a while their capability is given up, until
     somebody starts it again. It is also the policy of low-level capabilities and processes, which always are.
+
+    With a `codec`, everything the program stores and sends is encoded before it leaves the program: payloads, data of
+    messages, arguments and journals of runs, tasks and their results. Who has no codec sees that it is.
 
     `state` is for what handlers share (a database, a client): set it in a start function or in the lifespan, an
     async context manager around the life of the node that gets the app.
@@ -91,7 +97,8 @@ class App:
     restart: RestartPolicy | None = None
     concurrency: int = 100
     checker: Checker | None = None  # asked who may use a topic: (topic, action, {agent, scopes}) -> bool
-    lifespan: Lifespan | None = field(default=None, repr=False)
+    lifespan: Lifespan | None = field(default=None, repr=False)  # once made: what a web framework takes
+    codec: Codec | None = field(default=None, repr=False)  # encodes what the program stores and sends
     state: SimpleNamespace = field(default_factory=SimpleNamespace, repr=False)
     handlers: list[Declared] = field(default_factory=list, repr=False)
     low_level: list[Capability] = field(default_factory=list, repr=False)
@@ -109,13 +116,17 @@ class App:
     dependencies: Dependencies = field(default_factory=Dependencies, repr=False)
     replaced_steps: dict[str, Callable[..., Any]] = field(default_factory=dict, repr=False)
     tasks: TaskRegistry = field(init=False, repr=False)
-    publisher: Publish | None = field(default=None, repr=False)  # while a node serves it
+    encoding: Encoding | None = field(init=False, repr=False)
+    node: Callable[[], NodeVerbs] | None = field(default=None, repr=False)  # how verbs are carried out, while served
 
     def __post_init__(self) -> None:
-        self.tasks = TaskRegistry(self.name)
+        self.encoding = encoding_of(self.codec)
+        self.tasks = TaskRegistry(self.name, self.encoding)
         self.tasks.bind = lambda task: self.dependencies.bind(task.function, "task", task.name, TaskContext)
         self.hooks.lifespan = self.lifespan
+        self.lifespan = self.serve_with
 
+    @overload
     def command(
         self,
         type: str,
@@ -127,7 +138,53 @@ class App:
         concurrency: int | None = None,
         key: str | Callable[[Any], Any] | None = None,
         restart: RestartPolicy | None = None,
-    ) -> Callable[[F], F]:
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Declaring: ...
+
+    @overload
+    def command(
+        self,
+        type: str,
+        data: Any,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def command(
+        self,
+        type: str,
+        data: Any,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Coroutine[Any, Any, Any]: ...
+
+    def command(
+        self,
+        type: str,
+        data: Any = NO_DATA,
+        *,
+        description: str = "",
+        durable: bool | None = None,
+        isolation: Isolation | None = None,
+        memory_mb: int | None = None,
+        concurrency: int | None = None,
+        key: str | Callable[[Any], Any] | None = None,
+        restart: RestartPolicy | None = None,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any:
         """Handle a command: `(data, ctx)`; what the function returns is the reply's data.
 
         A plain `def` runs in a thread; what an `async def` awaits (`ctx.send`, `ctx.publish`) blocks there. An
@@ -138,11 +195,18 @@ class App:
         of it, messages of the capability that have the same key are handled one at a time, in order.
 
         `durable`, `isolation`, `memory_mb` and `restart` are about the whole capability; say them on one handler.
+
+        Where the app is served, `await app.command("Order.Place", {...})` sends a command, as `Client.command` does;
+        `id`, `timeout`, `retry` and `reply` belong to that.
         """
+        if data is not NO_DATA:
+            return self.carry_out("command", type, data, id=id, timeout=timeout, retry=retry, reply=reply)
         options = {"description": description, "concurrency": concurrency, "key": key}
         said = {"durable": durable, "isolation": isolation, "memory_mb": memory_mb, "restart": restart}
-        return self._declare("command", type, options, said)
+        asked = {"id": id, "timeout": timeout, "retry": retry, "reply": reply}
+        return self._declare("command", type, options, said, asked)
 
+    @overload
     def query(
         self,
         type: str,
@@ -153,12 +217,54 @@ class App:
         concurrency: int | None = None,
         key: str | Callable[[Any], Any] | None = None,
         restart: RestartPolicy | None = None,
-    ) -> Callable[[F], F]:
-        """Handle a query: like a command, but nothing changes by asking."""
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Declaring: ...
+
+    @overload
+    def query(
+        self,
+        type: str,
+        data: Any,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> Coroutine[Any, Any, T]: ...
+
+    @overload
+    def query(
+        self,
+        type: str,
+        data: Any,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Coroutine[Any, Any, Any]: ...
+
+    def query(
+        self,
+        type: str,
+        data: Any = NO_DATA,
+        *,
+        description: str = "",
+        isolation: Isolation | None = None,
+        memory_mb: int | None = None,
+        concurrency: int | None = None,
+        key: str | Callable[[Any], Any] | None = None,
+        restart: RestartPolicy | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any:
+        """Handle a query: like a command, but nothing changes by asking. `await app.query(type, data)` asks."""
+        if data is not NO_DATA:
+            return self.carry_out("query", type, data, timeout=timeout, retry=retry, reply=reply)
         options = {"description": description, "concurrency": concurrency, "key": key}
-        return self._declare(
-            "query", type, options, {"isolation": isolation, "memory_mb": memory_mb, "restart": restart}
-        )
+        said = {"isolation": isolation, "memory_mb": memory_mb, "restart": restart}
+        return self._declare("query", type, options, said, {"timeout": timeout, "retry": retry, "reply": reply})
 
     def on(
         self,
@@ -167,10 +273,15 @@ class App:
         isolation: Isolation | None = None,
         concurrency: int | None = None,
         key: str | Callable[[Any], Any] | None = None,
+        everywhere: bool = False,
         restart: RestartPolicy | None = None,
-    ) -> Callable[[F], F]:
-        """Hear an event; nobody waits for what the function returns. One at a time, in order, unless told otherwise."""
-        options = {"concurrency": concurrency, "key": key}
+    ) -> Declaring:
+        """Hear an event; nobody waits for what the function returns. One at a time, in order, unless told otherwise.
+
+        Where several nodes share a log, an event is heard on the node where it happened. With `everywhere` it is also
+        heard on this one, at most once: a node that is not there misses it.
+        """
+        options = {"concurrency": concurrency, "key": key, "everywhere": everywhere}
         return self._declare("event", type, options, {"isolation": isolation, "restart": restart})
 
     def capability(
@@ -245,6 +356,7 @@ class App:
         rate: str | None = None,
         batch: int | None = None,
         wait: Duration = "50ms",
+        transaction: bool = False,
         **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
         """Consume a topic: `(event: Event[T])`, called for each event, `concurrency` of them at a time.
@@ -261,6 +373,9 @@ class App:
         `rate` ("100/s", "30/m") limits how many events this node begins with. Of events with the same key at most
         `key_concurrency` are handled at a time; 1 keeps their order, also when one of them fails. All members of the
         group, on all nodes, handle at most `group_concurrency` events at a time.
+
+        With `transaction`, where the log is in PostgreSQL, `event.connection` is a connection (of asyncpg) inside a
+        transaction: what the function does on it, the acknowledgement and what it publishes are one commit.
         """
         refuse_bare("@app.consumer", topic, '"orders"')
         names = sys._getframe(1).f_locals
@@ -283,6 +398,7 @@ class App:
                 numbers=numbers,
                 rate=rate,
                 wait=wait,
+                transaction=transaction,
                 retries=retries,
                 local_names=names,
                 others=others,
@@ -443,11 +559,14 @@ class App:
         return decorate if function is None else decorate(function)
 
     def use(self, client: Client | SyncClient) -> None:
-        """Enqueue tasks through this client from now on: in a web program, a script, wherever no node serves the app.
+        """Have the app's verbs and its tasks carried out by this client's node: in a script, wherever no node is.
 
-        Given a `SyncClient`, `enqueue` and the verbs of its handle wait for their results.
+        Given a `SyncClient`, `enqueue` and the verbs of its handle wait for their results; the other verbs are its own.
         """
+        from mainspring.client import NodeVerbs
+
         self.tasks.use_client(client)
+        self.node = (lambda: client) if isinstance(client, NodeVerbs) else None
 
     def pages(self, path: str, folder: str | Path, *, policy: str | None = None) -> None:
         """Serve the files of a folder to browsers, below `path` of the node's port; `index.html` for the folder itself.
@@ -610,10 +729,14 @@ class App:
         match: str = "exact",
         before: Sequence[str] = (),
         after: Sequence[str] = (),
+        flags: Sequence[str] = (),
     ) -> Callable[[F], F]:
-        """Declare an enzyme: `(signal, target, stage)`, called in every beat with a signal that fits the query."""
+        """Declare an enzyme: `(signal, target, stage)`, called in every beat with a signal that fits the query.
+
+        `flags` ("emits", "idempotent", "stateful") say what it does, for those who read it.
+        """
         refuse_bare("@app.enzyme", query, '"/orders"')
-        return self.beats.enzyme(query, name=name, match=match, before=before, after=after)
+        return self.beats.enzyme(query, name=name, match=match, before=before, after=after, flags=flags)
 
     def bind(self, path: str, name: str, propagate: bool = True) -> None:
         """Let an enzyme act on a target path, and below it unless `propagate` is False."""
@@ -655,6 +778,8 @@ class App:
         handlers = [_in_order(each) if concurrency > 1 else each for each in bound]
         if self.middlewares and isolation == "task":
             handlers = [replace(handler, around=self.middlewares.call) for handler in handlers]
+        if self.encoding is not None:
+            handlers = [replace(handler, encoding=self.encoding) for handler in handlers]
         answers = [handler for handler in handlers if handler.kind != "event"]
         taken = name in reserved or any(capability.id == name for capability in self.low_level)
         if taken and answers:
@@ -696,8 +821,9 @@ class App:
         type: str,
         options: dict[str, Any],
         said: dict[str, Any],
-    ) -> Callable[[F], F]:
-        """`options` are the handler's own, `said` is about its capability."""
+        asked: dict[str, Any] | None = None,
+    ) -> Declaring:
+        """`options` are the handler's own, `said` is about its capability, `asked` is of who awaits it instead."""
         refuse_bare(f"@app.{'on' if kind == 'event' else kind}", type, '"Stock.Reserve"')
         names = sys._getframe(2).f_locals
 
@@ -709,7 +835,7 @@ class App:
             self.order.append(type.partition(".")[0])
             return function
 
-        return decorate
+        return Declaring(decorate, lambda: self.carry_out(kind, type, **asked or {}))
 
 
 def _start(given: str | int) -> Start | None:

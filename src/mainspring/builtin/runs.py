@@ -11,7 +11,8 @@ the like, about every run.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -19,10 +20,12 @@ import msgspec
 from mainspring.builtin.answers import Messages, about, caller_of
 from mainspring.builtin.events import on_remote_change
 from mainspring.bus import Bus, Forbidden
+from mainspring.codec import Encoding
 from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.log import Change, Prepared
+from mainspring.message import encode_bytes
 from mainspring.runs import (
     DurableRuns,
     Failed,
@@ -39,6 +42,7 @@ from mainspring.runs.durable import ended_runs, error_fields, reason_json
 from mainspring.telemetry import current_correlation
 
 _PAGE: Final = 50
+PROGRAMS_OWN: Final = frozenset({"args", "value", "reason", "note", "progress"})  # members that a codec encodes
 _EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
 
 message: Final = Messages("Run", "Durable runs.")
@@ -84,12 +88,34 @@ class RunState(msgspec.Struct, omit_defaults=True):
     waitsFor: Annotated[str | None, about("What no living node has and it needs: program NAME.")] = None
 
 
-def run(kernel: Kernel, runtime: Runtime) -> Capability:
-    """The capability `Run` of this node; also announces the ends of durable runs as events."""
-    runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how))
+def run(kernel: Kernel, runtime: Runtime, encoding: Encoding | None = None) -> Capability:
+    """The capability `Run` of this node; also announces the ends of durable runs as events.
+
+    With `encoding`, what is the program's is encoded in everything that is said about runs.
+    """
+    runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how, encoding))
     runtime.durable.blocked.on_blocked.append(lambda blocked, why: _announce_blocked(kernel, blocked, why))
-    on_remote_change(kernel, runtime.durable.log, lambda change: _stream_ended(kernel, change))
-    return message.of(_RunMessages(kernel, runtime))
+    on_remote_change(kernel, runtime.durable.log, lambda change: _stream_ended(kernel, change, encoding))
+    capability = message.of(_RunMessages(kernel, runtime))
+    if encoding is None:
+        return capability
+    handlers = [replace(each, function=_encoded(each.function, encoding)) for each in capability.handlers]
+    return replace(capability, handlers=handlers)
+
+
+def _encoded(function: Callable[..., Any], encoding: Encoding) -> Callable[..., Any]:
+    """A handler that is given what was encoded, and whose answer is encoded."""
+
+    async def call(data: Any, ctx: Context) -> Any:
+        for name in PROGRAMS_OWN.intersection(data.__struct_fields__):
+            setattr(data, name, encoding.open_value(getattr(data, name)))
+        return _sealed(await function(data, ctx), encoding)
+
+    return call
+
+
+def _sealed(value: Any, encoding: Encoding) -> Any:
+    return encoding.seal_members(msgspec.json.decode(msgspec.json.encode(value)), PROGRAMS_OWN)
 
 
 class _RunMessages:
@@ -174,7 +200,12 @@ class _RunMessages:
         """A run and its journal."""
         await self._check(ctx, id)
         found = await self._durable.history(id)
-        return {"run": found.run, "journal": found.journal, "progress": found.progress}
+        return {
+            "run": found.run,
+            "journal": found.journal,
+            "progress": found.progress,
+            "updates": {str(at): updates for at, updates in found.updates.items()},
+        }
 
     @message("command", "Run.Retry", "RetryRun", gives="StartedRun.id")
     async def retry(self, ctx: Context, id: RunId, keep: KeepMember = "all") -> str:
@@ -283,7 +314,7 @@ def _check_program(ctx: Context, program: str) -> None:
         raise Forbidden(f"this token may start no runs of {program!r}", remedy=remedy)
 
 
-def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:
+def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any], encoding: Encoding | None) -> None:
     if not ended.is_durable:
         return
     data: dict[str, Any] = {"id": ended.id, "program": ended.program}
@@ -291,7 +322,7 @@ def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any]) -> None:
         data["error"] = error_fields(outcome.error)
     elif not isinstance(outcome, Value):
         data["reason"] = reason_json(outcome.reason)
-    kernel.emit(_EVENTS[ended.state], data, causation=ended.id)
+    kernel.emit(_EVENTS[ended.state], data if encoding is None else _sealed(data, encoding), causation=ended.id)
 
 
 async def _asked(answer: Awaitable[Any]) -> Any:
@@ -308,7 +339,7 @@ def _announce_blocked(kernel: Kernel, blocked: Run[Any], why: ReplayMismatch) ->
     kernel.emit("Run.Blocked", data, causation=blocked.id)
 
 
-def _stream_ended(kernel: Kernel, change: Change) -> None:
+def _stream_ended(kernel: Kernel, change: Change, encoding: Encoding | None) -> None:
     """Stream the ends of runs that were executed by another node."""
     for ended in ended_runs(change):
         data: dict[str, Any] = {"id": ended.id, "program": ended.program}
@@ -316,7 +347,7 @@ def _stream_ended(kernel: Kernel, change: Change) -> None:
             data["error"] = ended.error
         elif ended.state == "cancelled":
             data["reason"] = ended.reason
-        kernel.stream(_EVENTS[ended.state], data, causation=ended.id)
+        kernel.stream(_EVENTS[ended.state], data if encoding is None else _sealed(data, encoding), causation=ended.id)
 
 
 def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> RunState:
@@ -343,23 +374,33 @@ def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> R
 class KernelPort:
     """`Ask` in a program reaches the capabilities of this kernel."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, encoding: Encoding | None = None) -> None:
         self._kernel = kernel
+        self._encoding = encoding
 
     async def ask(self, type: str, data: Any, *, kind: str, timeout_ms: int | None, key: str) -> Any:
         correlation = current_correlation()
         self._kernel.note("effect", "Ask", key, causation=key.rpartition("#")[0], correlation=correlation)
         correlation = correlation or key  # a run that no message started is a conversation of its own
         timeout = None if timeout_ms is None else timeout_ms / 1_000
-        asked = {} if data is None else data
-        return await self._kernel.ask(kind, type, asked, timeout=timeout, correlation=correlation, causation=key)
+        asked, encoding = {} if data is None else data, self._encoding
+        if encoding is not None:
+            asked = encoding.seal_data(type, encode_bytes(asked))
+        answer = await self._kernel.ask(kind, type, asked, timeout=timeout, correlation=correlation, causation=key)
+        return answer if encoding is None else encoding.open_value(answer)
+
+
+def _unchanged(text: bytes) -> bytes:
+    return text
 
 
 class BusPort:
     """`Publish` and `WaitEvent` in a program reach the topics of this bus."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, encoding: Encoding | None = None) -> None:
         self._bus = bus
+        self._sealed: Callable[[bytes], bytes] = _unchanged if encoding is None else encoding.seal
+        self._opened: Callable[[bytes], bytes] = _unchanged if encoding is None else encoding.open
 
     def prepare(
         self,
@@ -371,12 +412,12 @@ class BusPort:
         id: str,
         ttl: Duration = 0,
     ) -> Prepared:
-        return self._bus.prepare(topic, payload, key=key, headers=headers, id=id, ttl=ttl)
+        return self._bus.prepare(topic, self._sealed(payload), key=key, headers=headers, id=id, ttl=ttl)
 
     async def publish(
         self, topic: str, payload: bytes, *, key: str | None, headers: Mapping[str, str] | None, ttl: Duration = 0
     ) -> str:
-        published = await self._bus.publish(topic, payload, key=key, headers=headers, ttl=ttl)
+        published = await self._bus.publish(topic, self._sealed(payload), key=key, headers=headers, ttl=ttl)
         return published.id
 
     async def position(self, topic: str) -> dict[str, int]:
@@ -387,6 +428,7 @@ class BusPort:
         after = {int(partition): offset for partition, offset in position.items()}
         async for events in self._bus.follow(topic, after=after):
             for event in events:
+                payload = self._opened(event.payload)
                 yield {
                     "topic": event.topic,
                     "partition": event.partition,
@@ -394,5 +436,5 @@ class BusPort:
                     "id": event.id,
                     "ts": event.ts,
                     "key": event.key,
-                    "payload": json.loads(event.payload),  # lenient: 1e999 in one event fails no run
+                    "payload": json.loads(payload),  # lenient: 1e999 in one event fails no run
                 }

@@ -2,7 +2,8 @@
 
 Ping proves that the whole way works, because its payload takes it; Describe shows contracts from their schemas without
 waking any actor; Outcome finds the answer of a durable command; Trace shows what caused what; Actors shows how the
-capabilities do, and Restart starts one that failed too often; Nodes shows which other nodes are there.
+capabilities do, and Restart starts one that failed too often; Nodes shows which other nodes are there; DeadLetters,
+Redrive and DropDeadLetters are about messages that failed and reached nobody.
 
 What only other nodes handle is described and listed too, with the name of one that does. Which types they handle is in
 their pulses; what a type takes and gives only they know, so they are asked. A node that does not answer in time is
@@ -14,15 +15,18 @@ A token is told of the types that it may send, of the outcomes of such commands,
 from __future__ import annotations
 
 import asyncio
+import builtins
 from typing import Annotated, Any, Final
 
 import msgspec
 
 from mainspring.builtin.answers import Messages, about, caller_of, fitting
 from mainspring.cluster import NodeView
-from mainspring.kernel import Capability, Context, Contract, Fail, Inspector, Kernel
+from mainspring.kernel import MOST_DEAD_MESSAGES as MOST
+from mainspring.kernel import Capability, Context, Contract, DeadMessage, Fail, Inspector, Kernel
 
 _TRACE_BYTES: Final = 14_000  # of a line of 16384: the rest is envelope
+_SHORT: Final = 100  # characters of a description in an overview
 _PAGE: Final = 40  # types on one page of Syscall.List
 _OUTCOME: Final = "Syscall.Outcome"
 _NODE_TIMEOUT_MS: Final = 5_000  # shorter than the requester waits
@@ -51,6 +55,16 @@ class ShutdownResult(msgspec.Struct):
     message: str
 
 
+class DeadMessagesResult(msgspec.Struct):
+    letters: list[DeadMessage]
+    more: Annotated[bool, about("There are more behind the last one.")]
+
+
+After = Annotated[str, about("Only letters behind the one with this id: the next page.")]
+LetterIds = Annotated[list[str] | None, about("Ids of letters, as Syscall.DeadLetters shows them.")]
+AllLetters = Annotated[bool, about("All letters.")]
+
+
 def syscall_capability(kernel: Kernel) -> Capability:
     """The capability `Syscall` of this kernel."""
     return message.of(_Syscall(kernel))
@@ -71,8 +85,13 @@ class _Syscall:
         ctx: Context,
         name: Annotated[str | None, about("One message type, like Memory.Set.")] = None,
         capabilities: Annotated[list[str] | None, about('Several message types; "*" stands for all.')] = None,
+        cursor: Annotated[str, about("What an answer gave that did not fit: the next page, from this type on.")] = "",
     ) -> dict[str, Any]:
-        """Show what a message type takes and gives, as JSON Schema."""
+        """Show what a message type takes and gives, as JSON Schema.
+
+        On a connection that speaks lines, an answer that does not fit one is an overview: every type with its kind
+        and its description, and a `cursor`. Ask again with that cursor for the schemas, page by page.
+        """
         if name is not None:
             return {"name": name, **await self._describe_one(ctx, name)}
         if capabilities is None:
@@ -82,7 +101,8 @@ class _Syscall:
         here = {each.type: _schemas(each) for each in contracts if everything or each.type in capabilities}
         others = list(self._remote_types()) if everything else [name for name in capabilities if name not in here]
         schemas = {**here, **await self._describe_remote(others)}
-        return {"schemas": {name: each for name, each in schemas.items() if _may_send(ctx, each["kind"], name)}}
+        visible = {name: each for name, each in schemas.items() if _may_send(ctx, each["kind"], name)}
+        return _page(visible, cursor, getattr(ctx.origin, "answer_bytes", None))
 
     @message("query", "Syscall.List", "ListTypesRequest")
     def list_types(
@@ -140,6 +160,36 @@ class _Syscall:
             raise Fail(404, "this message is not known (any more)", remedy="only the latest messages are remembered")
         shown = fitting(tree, _TRACE_BYTES)
         return {"id": id, "messages": shown, "truncated": len(shown) < len(tree)}
+
+    @message("query", "Syscall.DeadLetters", "DeadMessagesRequest")
+    async def dead_letters(
+        self, ctx: Context, after: After = "", limit: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 100
+    ) -> DeadMessagesResult:
+        """Messages that failed and reached nobody, or were given up after their last attempt; oldest first."""
+        letters = await self._kernel.dead_messages.page(after, limit)
+        shown = fitting([each for each in letters if _may_see(ctx, each)])
+        return DeadMessagesResult(shown, len(shown) < len(letters) or len(letters) == limit)
+
+    @message("command", "Syscall.Redrive", "RedriveMessagesRequest", gives="MessageCount.count")
+    async def redrive(self, ctx: Context, ids: LetterIds = None, all: AllLetters = False) -> int:
+        """Send dead messages again, with all their attempts. Each stays in the list until it was handled."""
+        return self._kernel.dead_messages.redrive(await self._letters(ctx, ids, all))
+
+    @message("command", "Syscall.DropDeadLetters", "DropMessagesRequest", gives="MessageCount.count")
+    async def drop_dead_letters(self, ctx: Context, ids: LetterIds = None, all: AllLetters = False) -> int:
+        """Forget dead messages: nobody gets them any more."""
+        return self._kernel.dead_messages.drop(await self._letters(ctx, ids, all))
+
+    async def _letters(self, ctx: Context, ids: list[str] | None, all: bool) -> list[DeadMessage]:
+        if (ids is None) is not all:
+            text = "Schema validation failed: data: give ids or all, one of them"
+            raise Fail(422, text, remedy="Syscall.DeadLetters shows the ids")
+        letters = await self._kernel.dead_messages.page(limit=MOST)
+        wanted = None if ids is None else set(ids)
+        chosen = [each for each in letters if wanted is None or each.id in wanted]
+        if not builtins.all(_may_send(ctx, each.message.kind, each.message.type) for each in chosen):
+            raise Fail(403, "this token may not send all of these messages", remedy="use a token with the scope admin")
+        return chosen
 
     @message("query", "Syscall.Actors")
     def actors(self) -> dict[str, Any]:
@@ -209,6 +259,45 @@ class _Syscall:
 def _may_send(ctx: Context, kind: str, type: str) -> bool:
     caller = caller_of(ctx)
     return caller is None or caller.may_send(kind, type)
+
+
+def _may_see(ctx: Context, letter: DeadMessage) -> bool:
+    caller = caller_of(ctx)
+    return caller is None or caller.may_see(letter.message.kind, letter.message.type)
+
+
+def _page(schemas: dict[str, dict[str, Any]], cursor: str, most_bytes: int | None) -> dict[str, Any]:
+    """All of it where it fits; else an overview, and with a cursor the page that begins there."""
+    names = list(schemas)
+    if cursor and cursor not in schemas:
+        text = "Schema validation failed: data.cursor: no such type"
+        raise Fail(422, text, remedy="leave the cursor out to begin again")
+    left = names[names.index(cursor) :] if cursor else names
+    whole = {name: schemas[name] for name in left}
+    fitting_names = _names_that_fit(whole, most_bytes)
+    if len(fitting_names) == len(left):
+        return {"schemas": whole}
+    if not cursor:
+        overview = {name: _in_short(each) for name, each in schemas.items()}
+        return {"schemas": {name: overview[name] for name in _names_that_fit(overview, most_bytes)}, "cursor": left[0]}
+    if not fitting_names:  # one that is too long for any line
+        fitting_names, whole = left[:1], {left[0]: _in_short(schemas[left[0]])}
+    page: dict[str, Any] = {"schemas": {name: whole[name] for name in fitting_names}}
+    if len(fitting_names) < len(left):
+        page["cursor"] = left[len(fitting_names)]
+    return page
+
+
+def _names_that_fit(entries: dict[str, Any], most_bytes: int | None) -> list[str]:
+    """The first names, as many as fit with what they name; all where there is no limit."""
+    names = list(entries)
+    return names if most_bytes is None else names[: len(fitting([(name, entries[name]) for name in names], most_bytes))]
+
+
+def _in_short(described: dict[str, Any]) -> dict[str, Any]:
+    first = described.get("description", "").partition("\n")[0].partition(". ")[0]
+    node = {"node": described["node"]} if "node" in described else {}
+    return {"kind": described["kind"], "description": first[:_SHORT], **node}
 
 
 def _schemas(contract: Contract) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -20,11 +20,15 @@ _PAGE: Final = 50
 message: Final = Messages("Timer", "Messages that are sent later.")
 
 
-class PendingTimer(msgspec.Struct):
+class PendingTimer(msgspec.Struct, omit_defaults=True):
     timerId: str
     deadline: int
-    kind: str
-    type: str
+    kind: Annotated[Literal["scheduled", "retry"], about("Sent later, or sent again because it failed.")]
+    type: Annotated[str, about("Of the message.")]
+    messageKind: str
+    durable: Annotated[bool, about("It outlives the node.")] = False
+    elsewhere: Annotated[bool, about("Another node sends it.")] = False
+    attempt: Annotated[int, about("Which attempt of a message with a retry this is.")] = 1
 
 
 class TimersResult(msgspec.Struct):
@@ -38,7 +42,7 @@ def timer_capability(kernel: Kernel) -> Capability:
 
 
 @message("command", "Timer.Schedule", "ScheduleMessageRequest", gives="ScheduledTimer.timerId")
-def schedule(
+async def schedule(
     kernel: Kernel,
     ctx: Context,
     delay: Annotated[
@@ -48,6 +52,7 @@ def schedule(
     message: Annotated[
         dict[str, Any], about("The message to send: kind, type, data and metadata with an id and any timestamp.")
     ],
+    durable: Annotated[bool, about("Keep it in the log: it is sent also if the node ends meanwhile.")] = False,
 ) -> Annotated[str, about("For Timer.Cancel.")]:
     """Send a message after a delay. It is caused by this command; its answer is dropped."""
     inner = _inner(message)
@@ -58,27 +63,52 @@ def schedule(
             f"{len(kernel.timers)} timers are set, as many as there may be",
             remedy="publish delayed events instead",
         )
-    return kernel.timers.schedule(delay, inner, ctx.message)
+    if not durable:
+        return kernel.timers.schedule(delay, inner, ctx.message.metadata)
+    if kernel.durable_timers is None:
+        raise Fail(409, "this node has no log to keep a timer in", remedy="leave durable out, or serve with a log")
+    return await kernel.durable_timers.schedule(delay, inner, ctx.message.metadata)
 
 
 @message("command", "Timer.Cancel", "CancelTimerRequest", gives="CancelTimerResult.cancelled")
-def cancel(
+async def cancel(
     kernel: Kernel, timerId: Annotated[str, about("What Timer.Schedule answered.")]
 ) -> Annotated[bool, about("False when it already fired or never was.")]:
-    """Stop a message that was not sent yet."""
-    return kernel.timers.cancel(timerId)
+    """Stop a message that was not sent yet. One that would be sent again fails with its last error."""
+    timer = kernel.timers.get(timerId)
+    if timer is not None and not timer.durable:
+        return kernel.timers.cancel(timerId)
+    return kernel.durable_timers is not None and await kernel.durable_timers.cancel(timerId)
 
 
 @message("query", "Timer.List", "ListTimersRequest")
-def list_timers(
+async def list_timers(
     kernel: Kernel,
     offset: Annotated[int, msgspec.Meta(ge=0, description="How many to leave out, earliest first.")] = 0,
 ) -> TimersResult:
-    """What is still to be sent, earliest first, by type; at most fifty at a time."""
-    pending = kernel.timers.pending()
-    page = pending[offset : offset + _PAGE]
-    shown = [PendingTimer(each.id, each.deadline_ms, each.message.kind, each.message.type) for each in page]
-    return TimersResult(len(pending), shown)
+    """What is still to be sent, earliest first, by type; at most fifty at a time.
+
+    The timers of this node, and the durable ones of other nodes that share its log.
+    """
+    here = [
+        PendingTimer(
+            each.id,
+            each.deadline_ms,
+            each.kind,
+            each.message.type,
+            each.message.kind,
+            each.durable,
+            attempt=each.message.metadata.attempt,
+        )
+        for each in kernel.timers.pending()
+    ]
+    others = [] if kernel.durable_timers is None else await kernel.durable_timers.elsewhere()
+    there = [
+        PendingTimer(id, each.deadline_ms, "scheduled", each.message.type, each.message.kind, True, True)
+        for id, each in others
+    ]
+    pending = sorted(here + there, key=lambda timer: timer.deadline)
+    return TimersResult(len(pending), pending[offset : offset + _PAGE])
 
 
 def _check_rights(ctx: Context, inner: Message) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -20,11 +20,22 @@ from mainspring.bus.access.patterns import Pattern
 from mainspring.bus.access.tokens import TokenSource
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.errors import BadOffset, Forbidden, hidden_schedule
+from mainspring.bus.errors import BadOffset, BusError, Conflict, Forbidden, Unavailable, hidden_schedule
 from mainspring.bus.groups.dead_letters import DeadLetterQueue, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.local import LocalSupply
+from mainspring.bus.groups.position import COPIES
+from mainspring.bus.groups.position import SPACE as GROUPS
 from mainspring.bus.groups.registry import OWNERS, GroupRegistry
+from mainspring.bus.groups.shared.records import (
+    CLAIMS,
+    MEMBERS,
+    read_claim,
+    read_copy,
+    read_owner,
+    read_position,
+    read_presence,
+)
 from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
 from mainspring.bus.names import DEAD_LETTERS, check_name
@@ -33,24 +44,29 @@ from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.quotas import UNLIMITED, Quotas
 from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
 from mainspring.bus.schedules.schedule import Schedule, ScheduleInfo
-from mainspring.bus.schedules.schedules import CALLS, Schedules
+from mainspring.bus.schedules.schedules import CALLS, Schedules, read_call, read_row
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schemas.registry import SPACE as SCHEMAS
-from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion
+from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion, read_schema
 from mainspring.bus.session import Session
+from mainspring.bus.topics.compaction import SPACE as COMPACTION
+from mainspring.bus.topics.compaction import read_progress
 from mainspring.bus.topics.config import TopicChange, TopicConfig
 from mainspring.bus.topics.follow import Entry, follow, read_on, sound
 from mainspring.bus.topics.housekeeping import Housekeeping
 from mainspring.bus.topics.registry import SPACE as TOPICS
-from mainspring.bus.topics.registry import TopicRegistry
+from mainspring.bus.topics.registry import TopicRegistry, read_topic
 from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
 from mainspring.durations import Duration, duration_ms
-from mainspring.log import DamagedEvent, KeptRecord, Log, Prepared, StoredEvent
+from mainspring.errors import MainspringError
+from mainspring.log import DamagedEvent, KeptRecord, Log, Prepared, Reader, StoredEvent
 from mainspring.loop import BackgroundTasks, Clock, Loop
 from mainspring.settings import Settings
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
+
+T = TypeVar("T")
 
 METRICS_TOPIC = "system.metrics"
 MAX_PAGE = 10_000
@@ -92,17 +108,21 @@ class Bus:
         self.loop: Loop = loop
         self.counters: BusCounters = BusCounters()
         self._log = log
+        log.records.use(RECORD_READERS)
         self._new_id = new_id
         others = None if isinstance(cluster, Alone) else cluster
         roles = cluster or Alone()
         self._own_headers = None if others is None else {"node": others.node}  # whose numbers they are
-        self.audit: Audit = Audit(loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit)
+        self.audit: Audit = Audit(
+            loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit, shared=others is not None
+        )
         audit = self.audit
         self.topics: TopicRegistry = TopicRegistry(log, clock, settings, shared=others is not None)
         scopes_of = tokens.scopes_of if tokens is not None and tokens.is_required else None
         self.access: Access = Access(
             clock, self.topics.config_of, checker=checker, ttl_ms=settings.checker_ttl_ms, scopes_of=scopes_of
         )
+        self.access.closed = self.topics.closed
         self.schemas: SchemaRegistry = SchemaRegistry(log, clock)
         self._supply: Supply = (
             LocalSupply(log, clock, loop, roles.suspects)
@@ -136,7 +156,7 @@ class Bus:
         )
         role = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
-            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics
+            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics, self.groups.expire
         )
         self._sessions: set[Session] = set()
         self._state: Literal["new", "ready", "draining", "stopped"] = "new"
@@ -228,6 +248,44 @@ class Bus:
         if agent is not None:
             self.audit.did("changed", agent, "settings of a topic", topic=config.topic)
         return change
+
+    async def purge_topic(self, name: str, *, agent: Who = None) -> int:
+        """Remove every event of a topic that is stored now; how many. Its groups and settings stay."""
+        topic = await self._to_be_emptied(name, agent)
+        removed = await _or_unavailable(self.topics.purge(topic))
+        self.audit.did("deleted", agent, f"{removed} events of a topic", topic=name)
+        return removed
+
+    async def delete_topic(self, name: str, *, agent: Who = None) -> None:
+        """Delete a topic with its groups, schedules, delayed events, schemas and dead letters; durable when it returns.
+
+        Its offsets are never used again, also not by a topic that is made anew under the name. Raises Conflict while a
+        group of it has members.
+        """
+        topic = await self._to_be_emptied(name, agent)
+        letters = self.topics.find(name + DEAD_LETTERS)
+        going = [each for each in (letters, topic) if each is not None and each.exists]
+        for each in going:
+            self.groups.check_unused(each)
+        for each in going:
+            await _or_unavailable(self._delete_topic(each))
+            self.audit.did("deleted", agent, "a topic", topic=each.name)
+
+    async def _delete_topic(self, topic: Topic) -> None:
+        await self.schedules.delete_of(topic.name)
+        for group in list(topic.groups.values()):
+            await self.groups.delete(topic.name, group.name)
+        await self.schemas.delete(topic.name)
+        await self.topics.delete(topic)
+        self._recheck(topic.name)
+
+    async def _to_be_emptied(self, name: str, agent: Who) -> Topic:
+        self.access.check_admin(agent, "delete events")
+        await self.access.check(name, "publish", agent)
+        topic = self.topics.get(name)
+        if topic.is_system:
+            raise Conflict(f"{name!r} is the node's own", remedy="its retention keeps it small")
+        return topic
 
     def _on_topic_changed(self, record: KeptRecord) -> None:
         topic = self.topics.on_changed(record)
@@ -463,7 +521,31 @@ class Bus:
         self.publisher.submit(Accepted(topic, events))
 
 
+async def _or_unavailable(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except BusError:
+        raise
+    except MainspringError as error:
+        raise Unavailable(f"the topic could not be changed: {error.message}", remedy=error.remedy) from error
+
+
 def _upcast(entries: list[Entry], upcaster: Callable[[StoredEvent], StoredEvent] | None) -> list[Entry]:
     if upcaster is None:
         return entries
     return [entry if isinstance(entry, DamagedEvent) else upcaster(entry) for entry in entries]
+
+
+# How each kind of record that the bus writes is read, by space.
+RECORD_READERS: Final[Mapping[str, Reader]] = {
+    TOPICS: read_topic,
+    SCHEMAS: read_schema,
+    SCHEDULES: read_row,
+    CALLS: read_call,
+    COMPACTION: read_progress,
+    GROUPS: read_position,
+    COPIES: read_copy,
+    CLAIMS: read_claim,
+    MEMBERS: read_presence,
+    OWNERS: read_owner,
+}

@@ -10,9 +10,8 @@ import importlib
 from typing import Annotated, Any, Final
 
 import typer
-from typer.core import TyperGroup
 
-from mainspring.cli.support.options import Commands, tidy
+from mainspring.cli.support.options import CommandGroup, Commands, tidy
 from mainspring.cli.support.output import clean_ending
 
 # name -> module of this package and attribute: a function, or a Typer app with subcommands of its own
@@ -24,7 +23,9 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "describe": ("program.kernel", "describe"),
     "trace": ("program.kernel", "trace"),
     "actors": ("program.kernel", "actors"),
+    "dead-messages": ("program.kernel", "dead_messages"),
     "mcp": ("program.mcp", "mcp"),
+    "decode": ("program.codec", "decode"),
     "doctor": ("node.doctor", "doctor"),
     "nodes": ("node.engine", "nodes"),
     "engine": ("node.engine", "app"),
@@ -49,7 +50,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
 }
 
 
-class LazyCommands(TyperGroup):
+class LazyCommands(CommandGroup):
     """Finds subcommands in COMMANDS, imports the one that is needed, and sees to how it ends."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -82,6 +83,7 @@ class LazyCommands(TyperGroup):
 app: typer.Typer = typer.Typer(
     cls=LazyCommands,
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},  # subcommands inherit it
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     help="One event runtime: commands, events, timers, effects and beats on one loop and one durable log.",

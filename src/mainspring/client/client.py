@@ -9,19 +9,19 @@ async with connect("ws://127.0.0.1:7070") as bus:
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 import os
 import random as random_module
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterable, Sized
-from dataclasses import dataclass
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, overload
+from functools import partial
+from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import quote
 
 import msgspec
 import uuid_utils
 
-from mainspring.backoff import Backoff
 from mainspring.client.connection import RECONNECT, ClientConnection, Options
 from mainspring.client.consumer import Consumer, Delay, Policy, Stall, StallWatch
 from mainspring.client.conversation import SubscriptionRequest
@@ -32,29 +32,29 @@ from mainspring.client.frames import (
     Start,
     check_texts,
     encode_event,
+    encode_payload,
     moment_ms,
     seek_frame,
     split_address,
     start_frame,
+    warn_of_plain_tokens,
 )
 from mainspring.client.http import LIMIT_S
 from mainspring.client.publishing import RETRY, TRY_AGAIN, Awaited, Counted, New, Outgoing, Place, PublishCount
 from mainspring.client.request_reply import Requests, reply, responder
 from mainspring.client.subscription import DeadEvent, Event, StoredEvent, SubscribeOptions, Subscription, decoder
+from mainspring.client.verbs import NodeVerbs
 from mainspring.client.websocket import RandomBytes
+from mainspring.codec import Encoding, encoding_of
 from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import Clock, MonotonicClock, reject, resolve, time_limit
-from mainspring.settings import Settings, load
-
-if TYPE_CHECKING:
-    from mainspring.runs import Outcome
+from mainspring.message import Retry
+from mainspring.settings import URL_VARIABLES, load
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
-T_co = TypeVar("T_co", covariant=True)
-RUN_CHECK_MS: Final = 25  # between the first two looks at a run whose outcome is awaited
 PASSING: Final = TRY_AGAIN | {"log_unavailable"}  # what the node may answer differently in a moment
 SLICE: Final = 256  # events of `publish_many` before what was put may leave
 
@@ -73,45 +73,17 @@ class LetterFilter(TypedDict, total=False):
     limit: int
 
 
-@dataclass(frozen=True, slots=True)
-class StartedRun(Generic[T_co]):
-    """A run that was started here: its id, and the type of the value that its program declares."""
-
-    id: str
-    value_type: Any = Any
-
-    def __str__(self) -> str:
-        return self.id
-
-
-class RunInfo(msgspec.Struct, rename="camel", kw_only=True):
-    """How a run stands. `state` is running, blocked, value, failed or cancelled."""
-
-    id: str
-    program: str
-    state: str
-    created: int  # epoch ms
-    updated: int
-    value: Any = None
-    error: dict[str, str] | None = None  # why it failed, or why it is blocked
-    reason: Any = None
-    progress: Any = None
-    parent: str | None = None
-    forked_from: str | None = None
-    retries: int = 0
-    owner: str | None = None  # the node that executes it, where several share a log
-    waits_for: str | None = None  # what it needs and no node has: "program checkout"
-
-
-class _RunPage(msgspec.Struct):
-    runs: list[RunInfo]
-
-
-class Client(ClientConnection):
+class Client(ClientConnection, NodeVerbs):
     """A connection to the bus, and what can be asked of it. Made by `connect`."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self._encoding = encoding_of(self.options.codec)
+        self._encode_event: Callable[..., bytes] = encode_event
+        self.decoder: Callable[[Any], Callable[[Any], Any]] = decoder
+        if self._encoding is not None:
+            self._encode_event = partial(_sealed_event, self._encoding)
+            self.decoder = partial(_opening_decoder, self._encoding)
         self._subscriptions: set[Subscription[Any]] = set()
         self._requests = Requests(self)
         self._watched = False
@@ -142,6 +114,8 @@ class Client(ClientConnection):
         `max_queued` events wait, this waits for room. Raises NodeRefused, Uncertain, Closed, NotEncodable,
         EventTooLarge; TimedOut after `timeout`, when it may or may not have been stored.
         """
+        if not self.was_open:
+            await self.open()
         if key is not None or headers is not None:
             check_texts(key, headers)
         id = id or self.new_id()
@@ -185,7 +159,17 @@ class Client(ClientConnection):
         An item is a payload, or `New(payload, key=..., headers=...)`. `progress(done, total)` is called as they become
         durable; `total` is None where it cannot be known. The first refused event ends it; those before may be stored.
         """
+        if not self.was_open:
+            await self.open()
         tally = PublishCount(self.event_loop, len(payloads) if isinstance(payloads, Sized) else None, progress)
+        if self.telemetry is None:
+            return await self._publish_all(topic, payloads, tally)
+        with self.telemetry.publishing(topic, "", None, None) as (carried, span):
+            count = await self._publish_all(topic, _carrying(payloads, carried), tally)
+            span.note("messaging.batch.message_count", count)
+        return count
+
+    async def _publish_all(self, topic: str, payloads: Iterable[Any] | AsyncIterable[Any], tally: PublishCount) -> int:
         if isinstance(payloads, AsyncIterable):
             async for item in payloads:
                 await self._put_counted(topic, item, tally)
@@ -215,7 +199,7 @@ class Client(ClientConnection):
             event = self._event(id, item.payload, item.key, item.headers, item.delay, item.at, item.ttl)
         else:
             id = self.new_id()
-            event = self._check_size(encode_event(id, item))
+            event = self._check_size(self._encode_event(id, item))
         tally.sent += 1
         self.put(topic, Counted(id, event, tally))
 
@@ -230,7 +214,7 @@ class Client(ClientConnection):
         ttl: Duration,
     ) -> bytes:
         return self._check_size(
-            encode_event(
+            self._encode_event(
                 id,
                 payload,
                 key,
@@ -309,8 +293,9 @@ class Client(ClientConnection):
         held = SubscriptionRequest(topic, group, start_frame(from_, self.clock.wall_ms()), options)
         if self.ended is not None:
             raise self.ended
+        self._begin()
         self.conversation.subscribe(held)
-        subscription = Subscription(self, held, decoder(type))
+        subscription = Subscription(self, held, self.decoder(type))
         self._subscriptions.add(subscription)
         if not self._watched and seconds(self.options.stall_check):
             self._watched = True
@@ -381,173 +366,47 @@ class Client(ClientConnection):
         """Answer every request on a topic with what `handler` returns; an error it raises goes to the requester."""
         return self.consume(topic, responder(self, handler), group=group, **consuming)
 
-    # -- commands and queries of the program
+    # -- commands, queries and runs are `NodeVerbs`
 
-    async def command(
-        self, type: str, data: Any = None, *, id: str | None = None, timeout: Duration | None = None, reply: Any = None
-    ) -> Any:
-        """Send a command to whoever serves it; the data of its reply, decoded into the type `reply`.
-
-        Without a `timeout` the node's own counts. Raises `Fail` with code and text of the error:
-        the one the handler raised, 500 if it failed, 504 if it took too long, 404 if nobody serves it. CannotConnect
-        when the connection broke, in which case the command may have been carried out. A durable command that was
-        given an `id` can be sent again then: it is carried out once, and every sender gets the one outcome.
-        """
-        return await self._ask("command", type, data, timeout, reply, id)
-
-    async def query(self, type: str, data: Any = None, *, timeout: Duration | None = None, reply: Any = None) -> Any:
-        """Ask something that changes nothing; otherwise like `command`."""
-        return await self._ask("query", type, data, timeout, reply)
+    @property
+    def run_check(self) -> Duration:
+        return self.options.run_check
 
     async def _ask(
-        self, kind: str, type: str, data: Any, timeout: Duration | None, reply: Any, id: str | None = None
+        self,
+        kind: str,
+        type: str,
+        data: Any,
+        timeout: Duration | None,
+        reply: Any,
+        id: str | None = None,
+        retry: Retry | None = None,
     ) -> Any:
-        asked: dict[str, Any] = {"kind": kind, "type": type, "data": {} if data is None else data}
+        given = {} if data is None else data
+        encoding = self._encoding
+        if encoding is not None:
+            given = encoding.seal_data(type, encode_payload(given))
+        asked: dict[str, Any] = {"kind": kind, "type": type, "data": given}
         if id is not None:
             asked["id"] = id
         if timeout is not None:
             asked["timeout"] = duration_ms(timeout)
         # The node says how long it may take. But its answer may be lost, on a connection that nobody says is gone.
         limit_s = None if timeout is None else seconds(timeout) + LIMIT_S
-        answer = (await self.http.call("POST", "/messages", asked, limit_s=limit_s)).get("data")
+        if retry is not None:
+            asked["retry"] = retry
+            if limit_s is not None:
+                pauses_ms = sum(retry.pause_ms(attempt) for attempt in range(1, retry.max_attempts))
+                limit_s = limit_s * retry.max_attempts + pauses_ms / 1_000
+        if self.telemetry is None:
+            answer = (await self.http.call("POST", "/messages", asked, limit_s=limit_s)).get("data")
+        else:
+            with self.telemetry.asking(kind, type) as carried:
+                found = await self.http.call("POST", "/messages", asked, limit_s=limit_s, headers=carried)
+                answer = found.get("data")
+        if encoding is not None:
+            answer = encoding.open_value(answer)
         return answer if reply is None else convert(answer, reply)
-
-    # -- durable runs
-
-    @overload
-    async def start_run(
-        self, program: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, id: str | None = None
-    ) -> StartedRun[T]: ...
-
-    @overload
-    async def start_run(
-        self, program: Callable[..., Generator[Any, Any, T]], /, *args: Any, id: str | None = None
-    ) -> StartedRun[T]: ...
-
-    @overload
-    async def start_run(self, program: str, /, *args: Any, id: str | None = None) -> StartedRun[Any]: ...
-
-    async def start_run(self, program: Any, /, *args: Any, id: str | None = None) -> StartedRun[Any]:
-        """Start a durable run of a declared program, by function or by name; returns when it is stored.
-
-        Starting the same id and arguments again gives the same run, so this is tried again while the node is away.
-        Raises Fail: 404 for an unknown program, 409 when the id belongs to another run, 422 when the arguments do not
-        fit.
-        """
-        name = program if isinstance(program, str) else run_name(program)
-        asked = {"program": name, "args": list(args), "id": self.new_id() if id is None else id}
-        started = await self.insist(lambda: self.command("Run.Start", asked, timeout=LIMIT_S))
-        return StartedRun(started["id"], _value_type(program))
-
-    async def signal(self, run: str | StartedRun[Any], name: str, value: Any = None) -> bool:
-        """Send a value to a run, for `WaitSignal(name)`; durable when this returns. False when the run is over.
-
-        For a run that has not started, or is blocked, it is kept.
-        """
-        answer = await self.command("Run.Signal", {"id": str(run), "name": name, "value": value}, timeout=LIMIT_S)
-        return bool(answer["signalled"])
-
-    async def cancel(self, run: str | StartedRun[Any], reason: Any = None) -> bool:
-        """Cancel a run. False when it is over."""
-        asked = {"id": str(run), "reason": reason}
-        return bool((await self.command("Run.Cancel", asked, timeout=LIMIT_S))["cancelled"])
-
-    @overload
-    async def outcome(
-        self, run: str, program: Callable[..., Coroutine[Any, Any, T]], /, *, timeout: Duration | None = None
-    ) -> Outcome[T]: ...
-
-    @overload
-    async def outcome(self, run: StartedRun[T], /, *, timeout: Duration | None = None) -> Outcome[T]: ...
-
-    @overload
-    async def outcome(self, run: str, /, *, timeout: Duration | None = None) -> Outcome[Any]: ...
-
-    async def outcome(
-        self, run: str | StartedRun[Any], program: Any = None, /, *, timeout: Duration | None = None
-    ) -> Outcome[Any]:
-        """Wait until a run is over: `Value`, `Failed` or `Cancelled`.
-
-        The value has the type that the program declares, if the run was started here or `program` is given. Raises
-        TimedOut, and Fail with 404 when there is no such run.
-        """
-        type = run.value_type if isinstance(run, StartedRun) else _value_type(program)
-        pauses = Backoff(RUN_CHECK_MS, max(1, duration_ms(self.options.run_check))).series()
-        ends_ms = None if timeout is None else self.clock.now_ms() + duration_ms(timeout)
-        while True:
-            info = await self.insist(
-                lambda: self.query("Run.Outcome", {"id": str(run)}, timeout=LIMIT_S, reply=RunInfo)
-            )
-            found = _outcome(info, type)
-            if found is not None:
-                return found
-            pause_ms, now_ms = pauses.failed(), self.clock.now_ms()
-            if ends_ms is not None and now_ms >= ends_ms:
-                why = f": {info.error['message']}" if info.error else ""
-                raise TimedOut(f"run {run} is still {info.state}{why}", remedy="ask again with a longer timeout")
-            await asyncio.sleep((pause_ms if ends_ms is None else min(pause_ms, ends_ms - now_ms)) / 1000)
-
-    async def run_info(self, run: str | StartedRun[Any]) -> RunInfo:
-        """How a run stands now. Raises Fail with 404 when there is no such run."""
-        found: RunInfo = await self.query("Run.Outcome", {"id": str(run)}, timeout=LIMIT_S, reply=RunInfo)
-        return found
-
-    async def runs(self, *, state: str | None = None, program: Any = None, prefix: str = "") -> AsyncIterator[RunInfo]:
-        """Durable runs by id: in one state (running, blocked, value, failed, cancelled), of one program."""
-        name = program if program is None or isinstance(program, str) else run_name(program)
-        asked: dict[str, Any] = {"state": state, "program": name, "prefix": prefix, "after": ""}
-        while page := (await self.query("Run.List", asked, reply=_RunPage)).runs:
-            for info in page:
-                yield info
-            asked["after"] = page[-1].id
-
-    async def query_run(self, run: str | StartedRun[Any], query: str, /, *args: Any, reply: Any = None) -> Any:
-        """Ask a live run what its program declared with `perform.query`; decoded into the type `reply`.
-
-        Raises Fail: 404 when there is no such run or query, 409 when the run is over or blocked.
-        """
-        asked = {"id": str(run), "name": query, "args": list(args)}
-        value = (await self.query("Run.Query", asked))["value"]
-        return value if reply is None else msgspec.convert(value, reply)
-
-    async def update_run(self, run: str | StartedRun[Any], update: str, /, *args: Any, reply: Any = None) -> Any:
-        """Change a live run through what its program declared with `perform.update`; what that gives, once stored.
-
-        Raises Fail like `query_run`, and with 422 what the program's function raised.
-        """
-        asked = {"id": str(run), "name": update, "args": list(args)}
-        value = (await self.command("Run.Update", asked))["value"]
-        return value if reply is None else msgspec.convert(value, reply)
-
-    async def change_runs(
-        self,
-        action: Literal["retry", "cancel", "fail"],
-        *,
-        state: str,
-        program: Any = None,
-        prefix: str = "",
-        keep: Literal["all", "fitting", "nothing"] = "all",
-        reason: Any = None,
-    ) -> dict[str, str]:
-        """Retry, cancel or fail all runs in a state; why some could not be changed, by id.
-
-        `keep` says how much of its journal a run that is retried keeps: all, what fits the program, or nothing.
-        """
-        name = program if program is None or isinstance(program, str) else run_name(program)
-        asked = {"action": action, "state": state, "program": name, "prefix": prefix, "keep": keep, "reason": reason}
-        refused: dict[str, str] = {}
-        after: str | None = ""
-        while after is not None:
-            changed = await self.command("Run.Bulk", {**asked, "after": after})
-            refused |= changed["refused"]
-            after = changed["after"]
-        return refused
-
-    async def retry_run(
-        self, run: str | StartedRun[Any], *, keep: Literal["all", "fitting", "nothing"] = "all"
-    ) -> None:
-        """Go on with a run that failed, was cancelled or is blocked, with the program of now; see `change_runs`."""
-        await self.command("Run.Retry", {"id": str(run), "keep": keep})
 
     # -- topics, groups and schedules, over HTTP or the open connection: none of it touches the flow of events
 
@@ -570,7 +429,8 @@ class Client(ClientConnection):
         params = {name: value for name, value in given.items() if value is not None}
         while True:
             page = await self.http.call("GET", f"/dlq/{quote(topic, safe='')}", params=params)
-            for letter in msgspec.convert(page["letters"], list[DeadEvent]):
+            letters = page["letters"] if self._encoding is None else self._encoding.readable(page["letters"])
+            for letter in msgspec.convert(letters, list[DeadEvent]):
                 yield letter
             if "next" not in page:
                 return
@@ -594,6 +454,26 @@ class Client(ClientConnection):
         done = await self.http.call("POST", f"/dlq/{quote(topic, safe='')}/{verb}", body)
         return int(done["count"])
 
+    @overload
+    def replay(
+        self,
+        topic: str,
+        *,
+        since: datetime | timedelta | int | None = None,
+        until: datetime | timedelta | int | None = None,
+        type: builtins.type[T],
+    ) -> AsyncIterator[StoredEvent[T]]: ...
+
+    @overload
+    def replay(
+        self,
+        topic: str,
+        *,
+        since: datetime | timedelta | int | None = None,
+        until: datetime | timedelta | int | None = None,
+        type: Any = None,
+    ) -> AsyncIterator[StoredEvent[Any]]: ...
+
     async def replay(
         self,
         topic: str,
@@ -609,7 +489,7 @@ class Client(ClientConnection):
             params["from"] = str(moment_ms(since, now))
         if until is not None:
             params["to"] = str(moment_ms(until, now))
-        decode = decoder(type)
+        decode = self.decoder(type)
         async for page in self.http.read(topic, params=params):
             for envelope in page:
                 yield StoredEvent(envelope, decode)
@@ -622,7 +502,7 @@ class Client(ClientConnection):
         Over reconnects nothing is missed and nothing comes twice. `topic` may be a pattern, as for `subscribe`.
         """
         start = since if isinstance(since, str) else str(moment_ms(since, self.clock.wall_ms()))
-        decode = decoder(type)
+        decode = self.decoder(type)
         async for envelope in self.envelopes(topic, {"from": start}):
             yield StoredEvent(envelope, decode)
 
@@ -657,6 +537,14 @@ class Client(ClientConnection):
         found: dict[str, Any] = await self.http.call("POST", "/topics", {"topic": topic, **settings})
         return found
 
+    async def purge_topic(self, topic: str) -> int:
+        """Remove every event that is stored in a topic now; how many. Its settings and groups stay."""
+        return int((await self.http.call("POST", f"/topics/{quote(topic, safe='')}/purge"))["removed"])
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its groups, schedules, schemas and dead letters. Refused while a group has members."""
+        await self.http.call("DELETE", f"/topics/{quote(topic, safe='')}")
+
     async def schedule(
         self,
         name: str,
@@ -680,7 +568,7 @@ class Client(ClientConnection):
         members = {
             "name": name,
             "topic": topic,
-            "payload": payload,
+            "payload": payload if self._encoding is None else self._encoding.seal_value(payload),
             "every": None if every is None else duration_ms(every),
             "cron": cron,
             "timezone": timezone,
@@ -698,7 +586,7 @@ class Client(ClientConnection):
     async def schedules(self) -> list[dict[str, Any]]:
         """The schedules there are, by name: when each fires next (`nextMs`), and how its last call went (`last`)."""
         found: list[dict[str, Any]] = (await self.http.call("GET", "/schedules"))["schedules"]
-        return found
+        return found if self._encoding is None else self._encoding.readable(found)
 
     async def pause_schedule(self, name: str) -> None:
         """Have nothing published until the schedule is resumed, also after a restart."""
@@ -714,6 +602,8 @@ class Client(ClientConnection):
 
     async def _request(self, type: str, members: dict[str, Any]) -> OkFrame:
         """A request that may safely be made twice: it is made again until the node can answer it."""
+        if not self.was_open:
+            await self.open()
         pauses = RETRY.series()
         while True:
             if self.ended is not None:
@@ -767,29 +657,12 @@ class Client(ClientConnection):
                     (self.options.on_stall or _log_stall)(stall)
 
 
-def run_name(program: Any) -> str:
-    """The name under which a declared program is known."""
-    return getattr(program, "__run_name__", None) or str(program.__name__)
+def _sealed_event(encoding: Encoding, id: str, payload: Any, *options: Any) -> bytes:
+    return encode_event(id, msgspec.Raw(encoding.seal(encode_payload(payload))), *options)
 
 
-def _value_type(program: Any) -> Any:
-    from mainspring.runs import return_type  # who starts no runs need not pay for it
-
-    return Any if program is None or isinstance(program, str) else return_type(program)
-
-
-def _outcome(info: RunInfo, type: Any) -> Outcome[Any] | None:
-    from mainspring.runs import Cancelled, Failed, StoredFailure, Value
-
-    if info.state == "value":
-        try:
-            return Value(msgspec.convert(info.value, type))
-        except msgspec.ValidationError:  # from a former version of the program
-            return Value(info.value)
-    if info.state == "failed":
-        error = info.error or {}
-        return Failed(StoredFailure(error.get("type", "?"), error.get("message", ""), error.get("code", "")))
-    return Cancelled(info.reason) if info.state == "cancelled" else None
+def _opening_decoder(encoding: Encoding, type: Any) -> Callable[[Any], Any]:
+    return encoding.decoder(decoder(type))
 
 
 def _raise_unless_passing(error: ClientError) -> None:
@@ -814,16 +687,22 @@ def connect(
     random_bytes: RandomBytes = os.urandom,
     **options: Any,
 ) -> Client:
-    """A client of the node at `url` (`BUS_URL`, or ws://127.0.0.1:7070). Use it with `async with`.
+    """A client of the node at `url` (`BUS_URL`, or ws://127.0.0.1:7070).
+
+    Use it with `async with`; or keep one for the whole process, which opens itself when it is first used, and `close`
+    it at the end.
 
     `url` may name several nodes of one log, separated by commas. The client begins with one of them at random and goes
     to the next whenever it cannot connect or loses the connection; nothing it was promised depends on which.
 
-    `options` are those of `Options`: timeouts, limits, callbacks. Entering waits for the first connection and raises
-    CannotConnect when there is none within `connect_timeout`; afterwards the client reconnects by itself, for ever.
+    `options` are those of `Options`: timeouts, limits, callbacks. Entering, or the first use, waits for the first
+    connection and raises CannotConnect when there is none within `connect_timeout`; afterwards the client reconnects
+    by itself, for ever.
     """
+    urls = checked_urls(url)
+    warn_of_plain_tokens(urls, token)
     return Client(
-        checked_urls(url),
+        urls,
         token,
         Options(**options),
         clock=clock or MonotonicClock(),
@@ -836,6 +715,17 @@ def connect(
 def checked_urls(urls: str | None) -> tuple[str, ...]:
     """The WebSocket addresses; http:// is understood. Raises BadArgument for anything else."""
     if urls is None:
-        given = os.environ.get("BUS_URL")
-        urls = load(environ={"BUS_URL": given}).settings.bus_url if given else Settings().bus_url
+        urls = load(environ={name: given for name in URL_VARIABLES if (given := os.environ.get(name))}).settings.url
     return tuple(split_address(url.strip()).geturl() for url in urls.split(","))
+
+
+def _carrying(payloads: Iterable[Any] | AsyncIterable[Any], carried: dict[str, str]) -> Any:
+    """The payloads as events whose headers carry a trace, unless they have one of their own."""
+
+    def with_trace(item: Any) -> New:
+        new = item if isinstance(item, New) else New(item)
+        return msgspec.structs.replace(new, headers={**carried, **(new.headers or {})})
+
+    if isinstance(payloads, AsyncIterable):
+        return (with_trace(item) async for item in payloads)
+    return map(with_trace, payloads)

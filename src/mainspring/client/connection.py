@@ -10,19 +10,23 @@ import contextlib
 import logging
 import ssl as ssl_module
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from mainspring.backoff import Backoff
 from mainspring.client.consumer import CHECK_MS, PATIENCE_MS, Stall
 from mainspring.client.conversation import Conversation
 from mainspring.client.errors import CannotConnect, ClientError, Closed
 from mainspring.client.http import NodeHttp
-from mainspring.client.telemetry import Telemetry, find_telemetry
 from mainspring.client.websocket import NotLetIn, RandomBytes, Socket, open_socket
+from mainspring.codec import Codec
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import BackgroundTasks, Clock, time_limit, wake
+from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, configured_provider, messaging
+
+if TYPE_CHECKING:
+    from mainspring.client.subscription import Event
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
@@ -51,10 +55,16 @@ class Options:
     ssl: ssl_module.SSLContext | None = None
     headers: tuple[tuple[str, str], ...] = ()
     tracer_provider: Any = None
+    codec: Codec | None = None  # encodes what is sent and decodes what comes: that of the program it talks to
 
 
 class ClientConnection:
-    """One client's connection, over all its reconnects. Use it with `async with`."""
+    """One client's connection, over all its reconnects. Use it with `async with`, or `open` and `close` it.
+
+    Without either it is opened when it is first needed.
+    """
+
+    event_loop: Any = None  # the asyncio loop it was opened on
 
     def __init__(
         self,
@@ -80,7 +90,10 @@ class ClientConnection:
         self.http: NodeHttp = self._new_http(token)
         self._token = token
         self._random_bytes = random_bytes
-        self._state = "connecting"
+        self._state = "new"
+        self.was_open: bool = False  # once, at least
+        self._opened = asyncio.Event()
+        self._lost = asyncio.Event()
         self._pauses = RECONNECT.series(random)
         self._socket: Socket | None = None
         self._planned = False
@@ -99,17 +112,28 @@ class ClientConnection:
 
     # -- life
 
-    async def __aenter__(self) -> Self:
-        self.event_loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
-        self._opened = asyncio.Event()
-        self._lost = asyncio.Event()
-        self.run(self._run(), "connection")
+    async def open(self) -> None:
+        """Wait for the first connection. Raises CannotConnect when there is none within `connect_timeout`.
+
+        Then the client goes on trying, until it is closed; this may be called again. What needs the connection calls
+        it by itself.
+        """
+        self._begin()
         if seconds(self.options.connect_timeout):
-            try:
-                await self._first_connection()
-            except BaseException:
-                await self._stop()
-                raise
+            await self._first_connection()
+
+    def _begin(self) -> None:
+        if self._state == "new":
+            self._state = "connecting"
+            self.event_loop = asyncio.get_running_loop()
+            self.run(self._run(), "connection")
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self.open()
+        except BaseException:
+            await self._stop()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -141,7 +165,7 @@ class ClientConnection:
 
         What could not be confirmed by then fails with Closed. Idempotent.
         """
-        if self.ended is None and self._state != "closed":
+        if self.ended is None and self._state not in ("new", "closed"):
             for closing in reversed(self._closing):
                 await closing()
             try:
@@ -228,6 +252,7 @@ class ClientConnection:
         self._socket = socket
         self._pauses.succeeded()
         self._become("open")
+        self.was_open = True
         self.conversation.opened()
         self._opened.set()
         self._plan()
@@ -322,3 +347,70 @@ class ClientConnection:
             waiter = self.event_loop.create_future()
             self._room.append(waiter)
             await waiter
+
+
+# --- spans, by the semantic conventions for messaging. `publish <topic>` of kind PRODUCER lasts until the event is
+# durable, `process <topic>` of kind CONSUMER from delivery to acknowledgement, in the trace that the event's headers
+# carry. Without an SDK there is nothing to record: there is no `Telemetry`, and a client only compares with None.
+
+
+def find_telemetry(provider: Any = None) -> Telemetry | None:
+    """Telemetry with the given tracer provider or the process's; None where no SDK would record anything."""
+    provider = configured_provider() if provider is None else provider
+    return None if provider is None else Telemetry(provider)
+
+
+class Telemetry:
+    """Makes spans with one tracer."""
+
+    def __init__(self, provider: Any) -> None:
+        self._recorder = Recorder(provider, "mainspring.client")
+
+    @contextlib.contextmanager
+    def publishing(
+        self, topic: str, id: str, key: str | None, headers: dict[str, str] | None
+    ) -> Iterator[tuple[dict[str, str], OpenSpan]]:
+        """Around a publish: gives the headers with the context in them, and the span."""
+        attributes = messaging("publish", "send", topic, message_id=id, key=key)
+        span = self._recorder.begin(f"publish {topic}", "PRODUCER", attributes)
+        given = {name: text for name, text in (headers or {}).items() if name != TRACEPARENT}
+        entered = span.enter()
+        try:
+            yield span.carried(given), span
+        except BaseException as error:
+            span.end(error)
+            raise
+        finally:
+            span.leave(entered)
+            span.end()
+
+    @contextlib.contextmanager
+    def asking(self, kind: str, type: str) -> Iterator[dict[str, str]]:
+        """Around a command or a query: gives the headers that carry its context to the node."""
+        span = self._recorder.begin(f"{kind} {type}", "CLIENT", messaging(kind, "send", type))
+        entered = span.enter()
+        try:
+            yield span.carried(None)
+        except BaseException as error:
+            span.end(error)
+            raise
+        finally:
+            span.leave(entered)
+            span.end()
+
+    def delivered(self, event: Event[Any]) -> None:
+        """A span of its own for an event that goes to the program; it ends when the event is settled."""
+        attributes = messaging(
+            "process",
+            "process",
+            event.topic,
+            group=event.group,
+            message_id=event.id,
+            partition=str(event.partition),
+            offset=event.offset,
+            attempt=event.attempt,
+        )
+        links = [event.headers[TRACEPARENT]] if TRACEPARENT in event.headers else []
+        event.span = self._recorder.begin(
+            f"process {event.topic}", "CONSUMER", attributes, parent=event.headers, links=links
+        )

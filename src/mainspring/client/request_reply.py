@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 from mainspring.client.errors import BadArgument, ClientError, NodeRefused, TimedOut
-from mainspring.client.subscription import Event, Subscription, decoder
+from mainspring.client.subscription import Event, Subscription
 from mainspring.durations import Duration, seconds
 from mainspring.loop import resolve, time_limit
 
@@ -68,7 +68,7 @@ class Requests:
             del self._waiting[id]
         if ERROR in reply.headers:
             raise ReplyError(str(reply.payload), code=reply.headers[ERROR])
-        return decoder(type)(reply.raw_payload)
+        return self._client.decoder(type)(reply.raw_payload)
 
     async def _inbox(self, topic: str) -> None:
         """Be subscribed to the reply topic before anything is asked."""

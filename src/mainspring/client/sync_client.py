@@ -3,20 +3,26 @@
 A `SyncClient` runs a `Client` on an event loop in a thread of its own. Each verb below is the async one, waited for:
 the signature, the documentation and the behaviour come from there, and there is nothing to keep in step by hand. It may
 be used from several threads.
+
+A process that forks (gunicorn, a prefork worker, multiprocessing) copies the client without its thread, and with the
+sockets of its parent. So the child starts anew: its first verb makes a thread and a connection of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
+import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 
-from mainspring.client.client import Client, StartedRun, connect
+from mainspring.client.client import Client, connect
 from mainspring.client.errors import Closed
 from mainspring.client.subscription import Event, SubscribeOptions, Subscription
+from mainspring.client.verbs import StartedRun
 from mainspring.durations import Duration
 
 if TYPE_CHECKING:
@@ -57,7 +63,7 @@ class _Thread:
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         if not self.alive:
             work.close()
-            raise Closed("the client is closed", remedy="open a new one")
+            raise _closed()
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -69,6 +75,23 @@ class _Thread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+class _Over:
+    """In place of the thread of a client that was closed before it was used."""
+
+    alive: bool = False
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        work.close()
+        raise _closed()
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+def _closed() -> Closed:
+    return Closed("the client is closed", remedy="open a new one")
 
 
 def blocking(
@@ -158,12 +181,45 @@ class SyncSubscription(Generic[T]):
 
 
 class SyncClient:
-    """A client that blocks. The arguments are those of `connect`; use it with `with`."""
+    """A client that blocks. The arguments are those of `connect`.
+
+    Use it with `with`; or keep one for the whole process, which opens itself when it is first used, and `close` it at
+    the end. It may be made before the process forks.
+    """
 
     def __init__(self, url: str | None = None, token: str | None = None, **options: Any) -> None:
-        self.client: Client = connect(url, token, **options)
-        self.thread: Waiter = _Thread()
+        self._connect = functools.partial(connect, url, token, **options)
+        self._connect()  # a mistake in the arguments is found here
+        self.on_fork: list[Callable[[], object]] = []  # called in the child, for who keeps something of the client
+        self._made: tuple[Client, Waiter] | None = None
+        self._making = threading.Lock()
+        _clients.add(self)
 
+    def forked(self) -> object:
+        """In a child process: start anew. Gives what is the parent's."""
+        kept, self._made, self._making = self._made, None, threading.Lock()
+        for forked in self.on_fork:
+            forked()
+        return kept
+
+    def _get(self) -> tuple[Client, Waiter]:
+        made = self._made
+        if made is None:
+            with self._making:
+                made = self._made = self._made or (self._connect(), _Thread())
+        return made
+
+    @property
+    def client(self) -> Client:
+        """The async client that does the work, on the loop of `thread`."""
+        return self._get()[0]
+
+    @property
+    def thread(self) -> Waiter:
+        """Where the async client runs."""
+        return self._get()[1]
+
+    open = blocking(Client.open)
     publish = blocking(Client.publish)
     publish_many = blocking(Client.publish_many)
     flush = blocking(Client.flush)
@@ -175,6 +231,8 @@ class SyncClient:
     redrive = blocking(Client.redrive)
     drop_dead_letters = blocking(Client.drop_dead_letters)
     put_topic = blocking(Client.put_topic)
+    purge_topic = blocking(Client.purge_topic)
+    delete_topic = blocking(Client.delete_topic)
     schedule = blocking(Client.schedule)
     unschedule = blocking(Client.unschedule)
     schedules = blocking(Client.schedules)
@@ -248,17 +306,19 @@ class SyncClient:
     @property
     def connected(self) -> bool:
         """Whether the connection is open now."""
-        return self.client.connected
+        return self._made is not None and self.client.connected
 
     def close(self) -> None:
         """Confirm everything, leave every group, disconnect. Idempotent."""
-        if self.thread.alive:
+        if self._made is None:
+            self._made = (self._connect(), _Over())
+        elif self.thread.alive:
             self.thread.wait(self.client.close())
             self.thread.stop()
 
     def __enter__(self) -> SyncClient:
         try:
-            self.thread.wait(self.client.__aenter__())
+            self.open()
         except BaseException:
             self.thread.stop()
             raise
@@ -266,3 +326,14 @@ class SyncClient:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+_clients: weakref.WeakSet[SyncClient] = weakref.WeakSet()
+_left_behind: list[object] = []  # of the parent, kept so that nothing of it is closed or cleaned up here
+
+
+def _forked() -> None:
+    _left_behind.extend([client.forked() for client in list(_clients)])
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -15,14 +15,14 @@ import socket
 import ssl as ssl_module
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import msgspec
 
 from mainspring.client.errors import BadArgument, CannotConnect, NodeRefused
-from mainspring.client.frames import claims_of, encode, split_address
+from mainspring.client.frames import claims_of, encode, split_address, warn_of_plain_tokens
 
 PATIENCE_S: Final = 30.0  # a node that says nothing for so long is as good as gone
 JSON: Final = "application/json"
@@ -55,6 +55,7 @@ class NodeConnection:
         ssl: ssl_module.SSLContext | None = None,
     ) -> None:
         self._addresses = deque(split_address(one.strip()) for one in url.split(","))
+        warn_of_plain_tokens((each.geturl() for each in self._addresses), token)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._ssl = ssl
@@ -78,6 +79,13 @@ class NodeConnection:
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.close()
+
+    def abort(self) -> None:
+        """End the connection under a thread that waits for an answer."""
+        kept = self._kept
+        if kept is not None and kept.sock is not None:
+            with suppress(OSError):
+                kept.sock.shutdown(socket.SHUT_RDWR)
 
     # -- asking
 
@@ -166,7 +174,8 @@ class NodeConnection:
     ) -> http.client.HTTPResponse:
         given = {name: value for name, value in (params or {}).items() if value is not None}
         query = urlencode({**claims_of(self._addresses[0]), **given})
-        target = f"{path}?{query}" if query else path
+        below = self._addresses[0].path.rstrip("/") + path  # a node may be mounted in a web application
+        target = f"{below}?{query}" if query else below
         headers = {**self._headers, "Accept": "*/*"}
         if body is not None:
             headers["Content-Type"] = content_type
@@ -234,7 +243,7 @@ class NodeConnection:
         if isinstance(error, ssl_module.SSLError):
             return CannotConnect(
                 f"no secure connection to {self.address}: {error.reason or error}",
-                remedy="check the certificate, or write ws:// for a node without TLS",
+                remedy="check the node's certificate, its name and its authority; SSL_CERT_FILE can name yours",
             )
         if isinstance(error, socket.gaierror):
             return CannotConnect(

@@ -313,7 +313,7 @@ async def open_socket(
     parts = urlsplit(url)
     secure = parts.scheme == "wss"
     host, port = parts.hostname or "127.0.0.1", parts.port or (443 if secure else 80)
-    target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    target = f"{parts.path.rstrip('/')}/" + (f"?{parts.query}" if parts.query else "")
     context = (ssl or ssl_module.create_default_context()) if secure else None
     sent = [*headers, ("Authorization", f"Bearer {token}")] if token is not None else headers
     socket: Socket | None = None

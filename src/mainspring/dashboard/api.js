@@ -28,7 +28,7 @@ export class Api extends EventTarget {
     const headers = { Accept: accept };
     if (this.token) headers.Authorization = `Bearer ${this.token}`;
     if (body !== undefined) headers["Content-Type"] = "application/json";
-    const answer = await fetch(path, {
+    const answer = await fetch(new URL(`.${path}`, document.baseURI), {
       method,
       headers,
       signal,

@@ -3,7 +3,7 @@
 // Following a topic takes a group, and a group outlives its connection. So each follower has a group of its own, which
 // is forgotten when it stops; groups that a closed tab left behind are forgotten by the next page whose token may do so.
 
-import { connect, newId } from "/client.js";
+import { connect, newId } from "../client.js";
 import { groupPath } from "./api.js";
 import { OWN_GROUPS } from "./store.js";
 
@@ -21,7 +21,7 @@ export class Live extends EventTarget {
       this.state = state;
       this.dispatchEvent(new Event("state"));
     };
-    this.client = connect(location.origin, { token: this.api.token || undefined, onState });
+    this.client = connect(new URL(".", document.baseURI).href, { token: this.api.token || undefined, onState });
   }
 
   /** Have `take(event)` called for every new event of a topic until the result is called. */

@@ -7,12 +7,12 @@
 - `context`: what a handler may do besides returning
 - `actors`: mailboxes, and the actors that run handlers
 - `supervisor`, `workers`: the slots that own actors and replace them: declared and low-level ones
-- `timers`: messages that are sent later
+- `timers`: messages that are sent later, or again
 - `blobs`: data too large for a line
 - `remote`: requests to other nodes
 - `errors`: `Fail` and the kernel's own errors
 - `inspect`: what a running kernel is doing, and what caused what
-- `durable/`: commands that survive the node
+- `durable/`: what survives the node: commands, timers, dead messages, the trace
 - `processes/`: actors in processes of their own
 """
 
@@ -24,6 +24,10 @@ from mainspring.kernel.blobs import Blob, BlobPointer, BlobUnavailable, read_blo
 from mainspring.kernel.capability import Capability, Handler, Isolation, RestartPolicy, handler_from
 from mainspring.kernel.context import BlockingContext, Context
 from mainspring.kernel.contracts import Contract
+from mainspring.kernel.durable.dead_messages import MOST as MOST_DEAD_MESSAGES
+from mainspring.kernel.durable.dead_messages import DeadMessage
+from mainspring.kernel.durable.record import SPACE as COMMANDS
+from mainspring.kernel.durable.record import read_command
 from mainspring.kernel.errors import BadOutput, CapabilityError, NotConfigured, WaitsForItself, refusal
 from mainspring.kernel.inspect import (
     ActorView,
@@ -37,9 +41,12 @@ from mainspring.kernel.inspect import (
 )
 from mainspring.kernel.kernel import DEFAULT_TIMEOUT_MS, PHASES, Kernel
 from mainspring.kernel.mail import Mail, Origin
+from mainspring.message import Retry
 
 __all__ = [
+    "COMMANDS",
     "DEFAULT_TIMEOUT_MS",
+    "MOST_DEAD_MESSAGES",
     "PHASES",
     "Actor",
     "ActorView",
@@ -54,6 +61,7 @@ __all__ = [
     "CausationNode",
     "Context",
     "Contract",
+    "DeadMessage",
     "ErrorEvent",
     "Fail",
     "FaultView",
@@ -68,10 +76,12 @@ __all__ = [
     "Origin",
     "RequestView",
     "RestartPolicy",
+    "Retry",
     "WaitsForItself",
     "causation_tree",
     "draw_tree",
     "handler_from",
     "read_blob",
+    "read_command",
     "refusal",
 ]

@@ -73,12 +73,14 @@ class EventListeners:
         if callback in self._listeners.get(type, ()):
             self._listeners[type].remove(callback)
 
-    def _fire(self, event: MessageEvent | ErrorEvent) -> None:
+    def dispatch_event(self, event: Any) -> bool:
+        """Call the listeners of the event's `type`, then `onmessage` or `onerror`. Always True: nothing cancels."""
         for callback in tuple(self._listeners.get(event.type, ())):
             callback(event)
-        last = self.onmessage if event.type == "message" else self.onerror
+        last = {"message": self.onmessage, "error": self.onerror}.get(event.type)
         if last is not None:
             last(event)
+        return True
 
 
 def listen(actor: Any, on_message: Listener, on_error: Listener) -> None:
@@ -206,15 +208,15 @@ class BufferedActor(EventListeners, Mailbox):
             if inspect.isawaitable(outputs):
                 outputs = await outputs
             for output in outputs or ():
-                self._fire(MessageEvent(output))
+                self.dispatch_event(MessageEvent(output))
         except BaseException as error:
             if not self.alive:
                 raise
-            self._fire(ErrorEvent(error, text_of(error)))
+            self.dispatch_event(ErrorEvent(error, text_of(error)))
 
-    def _fire(self, event: MessageEvent | ErrorEvent) -> None:
-        if self.alive:
-            super()._fire(event)
+    def dispatch_event(self, event: Any) -> bool:
+        """Send an event as the actor's own: a `MessageEvent` is what it says, an `ErrorEvent` a fault of it."""
+        return super().dispatch_event(event) if self.alive else True
 
 
 class HandlerActor(Mailbox):

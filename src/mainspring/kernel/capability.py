@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from mainspring.codec import Encoding
 from mainspring.kernel.errors import CapabilityError
 from mainspring.loop import runs_in_thread
 from mainspring.message import is_type
@@ -56,7 +57,9 @@ class Handler:
     in_thread: bool = False
     concurrency: int | None = None
     key: Callable[[Any], Any] | None = None
+    everywhere: bool = False  # an event: also when it happened on another node that shares the log
     around: Callable[..., Awaitable[Any]] | None = None  # called with kind, type, data, ctx and what does the work
+    encoding: Encoding | None = None  # of data that is sent and received
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ def handler_from(
     may_block: bool = False,
     concurrency: int | None = None,
     key: str | Callable[[Any], Any] | None = None,
+    everywhere: bool = False,
     others: Collection[str] = (),
 ) -> Handler:
     """Read a function's hints: first parameter is the input, the return the output. Raises `CapabilityError`.
@@ -123,7 +127,7 @@ def handler_from(
     given, returned = hints.get(first, Any), hints.get("return", Any)
     threaded = may_block and runs_in_thread(function)
     key_of = _key_function(key, given, where) if isinstance(key, str) else key
-    return Handler(kind, type, function, description, given, returned, threaded, concurrency, key_of)
+    return Handler(kind, type, function, description, given, returned, threaded, concurrency, key_of, everywhere)
 
 
 def _key_function(field: str, given: Any, where: str) -> Callable[[Any], Any]:

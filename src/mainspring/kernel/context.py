@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from mainspring.codec import Encoding
 from mainspring.durations import Duration, duration_ms, seconds, timeout_ms
 from mainspring.errors import fail_from
 from mainspring.kernel.blobs import MAX_BLOB_BYTES, BlobPointer, read_blob
 from mainspring.kernel.errors import BadOutput
 from mainspring.loop import HandlerThreads, with_blocking_verbs
-from mainspring.message import Message, NotEncodable, encode_data, is_type
+from mainspring.message import Message, NotEncodable, Retry, encode_data, is_type
 
 
 class Port(Protocol):
@@ -30,10 +31,18 @@ class Port(Protocol):
     def emit(self, cause: Message, type: str, raw: msgspec.Raw) -> None: ...
 
     def request(
-        self, cause: Message, kind: str, type: str, raw: msgspec.Raw, timeout_ms: float | None
+        self,
+        cause: Message,
+        kind: str,
+        type: str,
+        raw: msgspec.Raw,
+        timeout_ms: float | None,
+        retry: Retry | None = None,
     ) -> Awaitable[Message]: ...
 
-    def after(self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw) -> str: ...
+    def after(
+        self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw, retry: Retry | None = None
+    ) -> str: ...
 
     def sleep(self, ms: float) -> Awaitable[None]: ...
 
@@ -51,25 +60,38 @@ class Context(msgspec.Struct, eq=False):
         """Send an event: something happened. Every subscriber gets it; there is no answer."""
         self._port.emit(self.message, _checked(type), _encoded(data, type))
 
-    async def send(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
+    async def send(
+        self,
+        kind: str,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+    ) -> Any:
         """Ask another capability and wait; gives the reply's data, raises `Fail` with the error's code and text.
 
-        Without data the message has `{}`, as from a client.
+        Without data the message has `{}`, as from a client. With `retry` it is sent again when it fails with an error
+        that may pass (a crash, a timeout, 429 or from 500 on); the one that raises is the last.
         """
         if kind not in ("command", "query"):
             raise ValueError(f"send takes a command or a query, not {kind!r}")
         limit_ms = None if timeout is None else timeout_ms(timeout)
         raw = _encoded({} if data is None else data, type)
-        answer = await self._port.request(self.message, kind, _checked(type), raw, limit_ms)
+        answer = await self._port.request(self.message, kind, _checked(type), raw, limit_ms, retry)
         if answer.kind == "reply":
             return answer.data
         raise fail_from(answer.data, answer.type)
 
-    def after(self, delay: Duration, kind: str, type: str, data: Any = None) -> str:
-        """Send a message later; gives the timer's id, which `Timer.Cancel` takes. Its answer is dropped."""
+    def after(self, delay: Duration, kind: str, type: str, data: Any = None, *, retry: Retry | None = None) -> str:
+        """Send a message later; gives the timer's id, which `Timer.Cancel` takes. Its answer is dropped.
+
+        With `retry` it is sent again when it fails with an error that may pass.
+        """
         if kind not in ("command", "query", "event"):
             raise ValueError(f"after takes a command, a query or an event, not {kind!r}")
-        return self._port.after(self.message, seconds(delay) * 1_000, kind, _checked(type), _encoded(data, type))
+        raw = _encoded(data, type)
+        return self._port.after(self.message, seconds(delay) * 1_000, kind, _checked(type), raw, retry)
 
     async def sleep(self, span: Duration) -> None:
         """Wait on the loop's own clock, so that a test under virtual time does not wait at all."""
@@ -129,6 +151,46 @@ def in_thread(function: Callable[[Any, Any], Any], threads: HandlerThreads) -> C
     @functools.wraps(function)
     def call(value: Any, ctx: Context) -> Any:
         return threads.call(function, value, BlockingContext(ctx._port, ctx.message, ctx.origin))
+
+    return call
+
+
+class EncodingPort:
+    """A port for a program with a codec: what its contexts send is encoded, what they get is decoded."""
+
+    def __init__(self, port: Port, encoding: Encoding) -> None:
+        self._port = port
+        self._encoding = encoding
+        self.sleep: Callable[[float], Awaitable[None]] = port.sleep
+        self.publish: Callable[..., Awaitable[Any]] = port.publish
+
+    def emit(self, cause: Message, type: str, raw: msgspec.Raw) -> None:
+        self._port.emit(cause, type, self._encoding.seal_data(type, raw))
+
+    async def request(
+        self,
+        cause: Message,
+        kind: str,
+        type: str,
+        raw: msgspec.Raw,
+        timeout_ms: float | None,
+        retry: Retry | None = None,
+    ) -> Message:
+        sealed = self._encoding.seal_data(type, raw)
+        answer = await self._port.request(cause, kind, type, sealed, timeout_ms, retry)
+        return msgspec.structs.replace(answer, raw=msgspec.Raw(self._encoding.open(answer.raw)))
+
+    def after(
+        self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw, retry: Retry | None = None
+    ) -> str:
+        return self._port.after(cause, delay_ms, kind, type, self._encoding.seal_data(type, raw), retry)
+
+
+def with_encoding(function: Callable[[Any, Any], Any], encoding: Encoding) -> Callable[[Any, Context], Any]:
+    """The function with a context whose messages the codec encodes."""
+
+    def call(value: Any, ctx: Context) -> Any:
+        return function(value, Context(EncodingPort(ctx._port, encoding), ctx.message, ctx.origin))
 
     return call
 

@@ -26,11 +26,12 @@ from typing import Annotated, Any, Final, Literal, NamedTuple, Union, get_args, 
 
 import msgspec
 
+from mainspring.codec import CodecError, Encoding
 from mainspring.data_types import USABLE, decoder_of, schema_of
 from mainspring.kernel import errors as faults
 from mainspring.kernel.blobs import Blob, BlobPointer
 from mainspring.kernel.capability import Capability, HandlerFunction
-from mainspring.kernel.context import in_thread
+from mainspring.kernel.context import in_thread, with_encoding
 from mainspring.kernel.errors import BadOutput, CapabilityError
 from mainspring.loop import HandlerThreads
 from mainspring.message import NotEncodable, encode_bytes, is_type, validation_text
@@ -90,6 +91,14 @@ class Shape:
             return validation_text(error)
         return ""
 
+    def opened(self, raw: msgspec.Raw) -> msgspec.Raw:
+        """Data as a handler's process is given it."""
+        return raw
+
+    def sealed(self, raw: msgspec.Raw) -> msgspec.Raw:
+        """Data as it leaves the program."""
+        return raw
+
     def json_schema(self) -> dict[str, Any]:
         """JSON Schema; every object says what is required, every property has a description."""
         try:
@@ -105,6 +114,38 @@ class Shape:
         if "$ref" not in schema:
             schema.setdefault("required", [])
         return schema
+
+
+class EncodedShape(Shape):
+    """The shape of data that the program's codec encodes."""
+
+    __slots__ = ("_encoding",)
+
+    def __init__(self, type: Any, encoding: Encoding, *, where: str) -> None:
+        super().__init__(type, where=where)
+        self._encoding = encoding
+        decode = self.decode
+
+        def decode_encoded(text: Any) -> Any:
+            try:
+                return decode(encoding.open(text))
+            except CodecError as error:
+                raise msgspec.ValidationError(error.message) from error
+
+        self.decode: Callable[[Any], Any] = decode_encoded
+
+    def encode(self, value: Any) -> msgspec.Raw:
+        return self.sealed(super().encode(value))
+
+    def opened(self, raw: msgspec.Raw) -> msgspec.Raw:
+        return msgspec.Raw(self._encoding.open(raw))
+
+    def sealed(self, raw: msgspec.Raw) -> msgspec.Raw:
+        return msgspec.Raw(self._encoding.seal(raw))
+
+
+def _shape(type: Any, encoding: Encoding | None, where: str) -> Shape:
+    return Shape(type, where=where) if encoding is None else EncodedShape(type, encoding, where=where)
 
 
 # --- contracts ---------------------------------------------------------------------------------------------------
@@ -165,6 +206,7 @@ class CapabilityPlan:
         self._threads = threads
         self.contracts: list[Contract] = []
         self.listeners: dict[str, list[Contract]] = {}
+        self.everywhere: dict[str, list[Contract]] = {}  # of those, the ones for events of other nodes too
         self._outbound: list[tuple[MessageSchema, Shape]] = []
         where = f"capability {capability.id!r}"
         _check_settings(capability, where)
@@ -194,14 +236,19 @@ class CapabilityPlan:
         for handler in capability.handlers:
             description = handler.description or f"Handles {handler.type}."
             name = f"{where}, {handler.kind} {handler.type}"
-            shapes = Shape(handler.input, where=name), Shape(handler.output, where=name)
+            encoding = handler.encoding
+            shapes = _shape(handler.input, encoding, name), _shape(handler.output, encoding, name)
             function = in_thread(handler.function, self._threads) if handler.in_thread else handler.function
             if handler.around is not None:
                 function = _surrounded(function, partial(handler.around, handler.kind, handler.type))
+            if encoding is not None:
+                function = with_encoding(function, encoding)
             own = handler.concurrency or 0, handler.key
             contract = Contract(handler.kind, handler.type, description, *shapes, function, *own)
             if handler.kind == "event":
                 self.listeners.setdefault(handler.type, []).append(contract)
+                if handler.everywhere:
+                    self.everywhere.setdefault(handler.type, []).append(contract)
             else:
                 self.contracts.append(contract)
 

@@ -94,6 +94,12 @@ def temporary_refusal(error: BaseException) -> Fail | None:
     return None
 
 
+def is_passing(error: Any) -> bool:
+    """Whether the same message may succeed later: the data of an error that is not about the message itself."""
+    code = error.get("code") if isinstance(error, dict) else None
+    return isinstance(code, int) and (code >= 500 or code == 429)
+
+
 def unhealthy(capability: str) -> tuple[str, str]:
     """What is wrong with a capability that was given up, and what to do."""
     return (

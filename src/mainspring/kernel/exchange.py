@@ -24,10 +24,20 @@ import msgspec
 
 from mainspring.kernel import errors as faults
 from mainspring.kernel.contracts import Contract
+from mainspring.kernel.durable.dead_messages import DeadMessages
 from mainspring.kernel.errors import CapabilityError, ErrorData
 from mainspring.kernel.mail import Mail, NoReplyOrigin, Origin, same_content
 from mainspring.kernel.remote import NoRemoteNodes
-from mainspring.message import Ids, Message, Metadata, encode_data, validation_text
+from mainspring.message import (
+    Ids,
+    Message,
+    Metadata,
+    Retry,
+    encode_data,
+    may_exceed_a_double,
+    number_mistake,
+    validation_text,
+)
 from mainspring.telemetry import OpenSpan, Recorder, messaging, tracing
 
 if TYPE_CHECKING:
@@ -59,6 +69,7 @@ class Router:
         self.commands: dict[str, Route] = {}
         self.queries: dict[str, Route] = {}
         self.subscriptions: dict[str, list[Route]] = {}
+        self.everywhere: dict[str, list[Route]] = {}  # of the subscriptions, those to events of other nodes too
         self.slots: dict[str, ActorSlot] = {}
         self._nearest = lru_cache(_MISTAKES)(self._find_nearest)
 
@@ -81,6 +92,8 @@ class Router:
             index[contract.type] = (contract, slot)
         for name, contracts in slot.plan.listeners.items():
             self.subscriptions.setdefault(name, []).extend((contract, slot) for contract in contracts)
+        for name, contracts in slot.plan.everywhere.items():
+            self.everywhere.setdefault(name, []).extend((contract, slot) for contract in contracts)
 
     def find(self, type: str) -> Contract | None:
         """The contract of a type, whatever its kind; a command wins over a query of the same name."""
@@ -194,6 +207,8 @@ class Exchange:
         self.recent_faults: deque[Message] = deque(maxlen=FAULTS)
         self.remote: NoRemoteNodes = NoRemoteNodes()
         self.durable: DurableCommands | None = None
+        self.try_again: Callable[[Mail, Message], bool] = lambda mail, error: False
+        self.dead_messages: DeadMessages = DeadMessages(self)
         self.pending: set[Mail] = set()
         self.open_events: int = 0
         self.closing = False
@@ -212,7 +227,14 @@ class Exchange:
         if kind == "command" or kind == "query":
             self.loop.post(self.turn_request, (message, origin))
         elif kind == "event":
-            self.loop.post(self.turn_event, (message, origin))
+            if message.type[:4] == "Sys.":  # only the kernel itself says what the kernel did
+                self.loop.post(self._turn_forged, (message, origin))
+            elif may_exceed_a_double(message.raw) and (wrong := number_mistake(message.raw)):
+                # A handler would refuse it, and subscribers would be sent what they cannot read.
+                text = f"Schema validation failed: data: {wrong}"
+                self.refuse(message, origin, faults.SCHEMA_ERROR, 422, text, "write it as a text")
+            else:
+                self.loop.post(self.turn_event, (message, origin))
         else:
             self.loop.post(self._turn_stray, (message, origin))
 
@@ -221,7 +243,7 @@ class Exchange:
         self.refused[faults.SCHEMA_ERROR] = self.refused.get(faults.SCHEMA_ERROR, 0) + 1
         data = ErrorData(code, text, requestType=type)
         error = self.make("error", faults.SCHEMA_ERROR, encode_data(data), causation=id)
-        self.loop.post_system(self._turn_refusal, (error, origin))
+        self.loop.post_system(self._turn_refusal, (error, origin, None))
 
     def make(
         self, kind: Any, type: str, raw: msgspec.Raw, causation: str | None = None, correlation: str | None = None
@@ -230,11 +252,21 @@ class Exchange:
         trace = tracing.here() if kind == "event" else None
         return Message(kind, type, raw, Metadata(self.ids(), self.clock.wall_ms(), correlation, causation, None, trace))
 
-    def caused(self, cause: Message, kind: Any, type: str, raw: msgspec.Raw, timeout: float | None = None) -> Message:
+    def caused(
+        self,
+        cause: Message,
+        kind: Any,
+        type: str,
+        raw: msgspec.Raw,
+        timeout: float | None = None,
+        retry: Retry | None = None,
+    ) -> Message:
         """A new message, sent while handling `cause`: its causation is set here and nowhere else."""
         parent = cause.metadata
         trace = parent.traceparent if tracing.recorder is None else tracing.here() or parent.traceparent
-        metadata = Metadata(self.ids(), self.clock.wall_ms(), parent.correlation, parent.id, timeout, trace)
+        metadata = Metadata(
+            self.ids(), self.clock.wall_ms(), parent.correlation, parent.id, timeout, trace, parent.tracestate, retry
+        )
         return Message(kind, type, raw, metadata)
 
     def error(self, cause: Message, type: str, data: ErrorData) -> Message:
@@ -248,7 +280,7 @@ class Exchange:
         """Answer a request that is not dispatched."""
         self.refused[type] = self.refused.get(type, 0) + 1
         data = ErrorData(code, text, remedy=remedy, requestType=message.type, capabilityId=capability)
-        self.loop.post_system(self._turn_refusal, (self.error(message, type, data), origin))
+        self.loop.post_system(self._turn_refusal, (self.error(message, type, data), origin, message))
 
     # --- turns ---------------------------------------------------------------------------------------------------
 
@@ -278,10 +310,10 @@ class Exchange:
             remedy = "Syscall.Describe shows the schema"
             self.refuse(message, origin, faults.SCHEMA_ERROR, 422, text, remedy)
             return
-        if slot.unhealthy:
-            self.refuse_unhealthy(message, origin, slot)
-            return
         mail = Mail(message, contract, slot, value, origin)
+        if slot.unhealthy:
+            self._refuse_unhealthy(mail)
+            return
         if slot.durable and self.durable is not None and message.kind == "command":
             self.durable.admit(mail)
             return
@@ -315,18 +347,25 @@ class Exchange:
         self.pending.add(mail)
         self.deadlines.start(mail, metadata.timeout)
 
-    def turn_event(self, item: tuple[Message, Origin | None]) -> None:
+    def turn_remote_event(self, event: Message) -> None:
+        """An event of another node: those who want it from everywhere get it."""
+        self.turn_event((event, None), True)
+
+    def turn_event(self, item: tuple[Message, Origin | None], from_another_node: bool = False) -> None:
         """An event: every subscriber once, in subscription order. None is fine too."""
         message, origin = item
         self.witness(message)
+        subscriptions = self.router.everywhere if from_another_node else self.router.subscriptions
+        if self.remote.spreads and not from_another_node:
+            self.remote.spread(message)
         crowded: ActorSlot | None = None
-        for contract, slot in self.router.subscriptions.get(message.type, ()):
+        for contract, slot in subscriptions.get(message.type, ()):
             try:
                 value = contract.input.decode(message.raw)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
                 text = f"Schema validation failed: data: {validation_text(wrong)}"
                 data = ErrorData(422, text, requestType=message.type, capabilityId=slot.id)
-                self.loop.post_system(self._turn_sink, self.error(message, faults.SCHEMA_ERROR, data))
+                self.loop.post_system(self._turn_sink, (self.error(message, faults.SCHEMA_ERROR, data), message))
                 continue
             if not slot.unhealthy:
                 self.open_events += 1
@@ -365,15 +404,20 @@ class Exchange:
         took_ns = self._now_ns() - mail.began_ns
         counts.ns.counts[took_ns.bit_length()] += 1
         counts.ns.total += took_ns
+        origin = mail.origin
+        assert origin is not None
         if message.kind != "reply":
             counts.failed(message.type)
             if mail.doing is not None:
                 mail.doing.end(message.type)
+            if mail.message.metadata.retry is not None and not mail.unrecorded:
+                if self.try_again(mail, message):
+                    return
+                if not isinstance(origin, NoReplyOrigin):  # it has a requester, and is a dead letter all the same
+                    self.dead_messages.gave_up(mail.message, message)
         self.close(mail)
-        origin = mail.origin
-        assert origin is not None
         if origin is self.no_reply:
-            self.sink(message)
+            self.sink(message, mail.message)
         elif not origin.deliver(message):
             self._deliver_less(origin, message, mail.message)
 
@@ -410,17 +454,33 @@ class Exchange:
         ids = {"originalId": mail.message.metadata.id, "capabilityId": mail.slot.id}
         self.fail(mail, faults.TIMEOUT, 504, "Request timed out", remedy, **ids)
 
-    def _turn_refusal(self, item: tuple[Message, Origin]) -> None:
-        error, origin = item
+    def _turn_refusal(self, item: tuple[Message, Origin, Message | None]) -> None:
+        error, origin, message = item
         self.witness(error)
         if origin is self.no_reply:
-            self.sink(error)
+            self.sink(error, message)
         elif not origin.deliver(error):
             self._deliver_less(origin, error, None)
 
-    def _turn_sink(self, error: Message) -> None:
-        self.witness(error)
-        self.sink(error)
+    def _turn_sink(self, item: tuple[Message, Message]) -> None:
+        self.witness(item[0])
+        self.sink(*item)
+
+    def report_fault(self, error: Message, request: Message | None = None) -> None:
+        """Keep an actor's fault, and tell it to handlers and connections that listen for its type as an event."""
+        self.recent_faults.append(error)
+        if request is not None and request.type[:4] == "Sys.":
+            return  # a handler of faults has failed: telling it would go on for ever
+        if error.type in self.router.subscriptions or self.streams:
+            metadata = msgspec.structs.replace(error.metadata, id=self.ids())
+            self.loop.post_system(self.turn_event, (Message("event", error.type, error.raw, metadata), None))
+
+    def _turn_forged(self, item: tuple[Message, Origin]) -> None:
+        """An event of the kernel's own types from outside: it is seen, and nobody gets it."""
+        message, origin = item
+        self.witness(message)
+        self.counters["unmatched"] += 1
+        origin.settled()
 
     def _turn_stray(self, item: tuple[Message, Origin]) -> None:
         """A reply or an error from outside: only the actor that was asked can answer, so it matches nothing."""
@@ -430,7 +490,7 @@ class Exchange:
         origin.settled()
 
     def _repeated(self, earlier: Mail, message: Message, origin: Origin) -> None:
-        if same_content(earlier.message, message):
+        if same_content(earlier.message, message, earlier.contract.input):
             origin.settled()
             return
         text = "this id is in flight with other content"
@@ -455,12 +515,17 @@ class Exchange:
                 self.witness(error)
                 return
 
-    def sink(self, message: Message) -> None:
-        """Where outcomes go that nobody waits for. Errors are logged by type and cause, never by content."""
+    def sink(self, outcome: Message, message: Message | None = None) -> None:
+        """Where outcomes go that nobody waits for. Errors are logged by type and cause, never by content.
+
+        The message that failed, if there was one, becomes a dead letter.
+        """
         self.counters["sunk"] += 1
-        if message.kind == "error":
-            cause = message.metadata.causation
-            logger.warning("%s, caused by %s, reached nobody", message.type, cause or "nothing known")
+        if outcome.kind == "error":
+            cause = outcome.metadata.causation
+            logger.warning("%s, caused by %s, reached nobody", outcome.type, cause or "nothing known")
+            if message is not None:
+                self.dead_messages.add(message, outcome)
 
     def witness(self, message: Message) -> None:
         """The choke point: every message passes here exactly once, in the order of the turns.
@@ -484,9 +549,14 @@ class Exchange:
         for mail in tuple(origin.open.values()):
             self.close(mail)
 
-    def refuse_unhealthy(self, message: Message, origin: Origin, slot: ActorSlot) -> None:
-        text, remedy = faults.unhealthy(slot.id)
-        self.refuse(message, origin, faults.UNHEALTHY, 503, text, remedy, slot.id)
+    def _refuse_unhealthy(self, mail: Mail) -> None:
+        text, remedy = faults.unhealthy(mail.slot.id)
+        if mail.message.metadata.retry is None:
+            assert mail.origin is not None
+            self.refuse(mail.message, mail.origin, faults.UNHEALTHY, 503, text, remedy, mail.slot.id)
+        else:  # it may be started again before the last attempt
+            self.open_request(mail)
+            self.fail(mail, faults.UNHEALTHY, 503, text, remedy, capabilityId=mail.slot.id)
 
 
 def begin_span(recorder: Recorder, mail: Mail) -> OpenSpan:

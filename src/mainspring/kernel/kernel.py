@@ -28,7 +28,10 @@ from mainspring.kernel.blobs import BlobKeeper
 from mainspring.kernel.capability import Capability, RestartPolicy
 from mainspring.kernel.contracts import CapabilityPlan, Contract
 from mainspring.kernel.durable.commands import OUTCOME_TTL_MS, DurableCommands
+from mainspring.kernel.durable.dead_messages import DeadMessages
 from mainspring.kernel.durable.record import StoredCommand
+from mainspring.kernel.durable.timers import DurableTimers
+from mainspring.kernel.durable.trace import KeptTrace
 from mainspring.kernel.errors import CapabilityError, NotConfigured, text_of
 from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.inspect import CausationNode, causation_tree
@@ -39,7 +42,7 @@ from mainspring.kernel.timers import MessageTimers
 from mainspring.kernel.workers import WorkerSlot
 from mainspring.log import Log, Prepared
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, wake
-from mainspring.message import Ids, Message, Metadata, counted_ids, encode_data, is_type
+from mainspring.message import Ids, Message, Metadata, Retry, counted_ids, encode_data, is_type
 from mainspring.telemetry import tracing
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
@@ -76,6 +79,7 @@ class Kernel:
         outcome_ttl_ms: int = OUTCOME_TTL_MS,
         cluster: Cluster | None = None,
         threads: HandlerThreads | None = None,
+        keep_trace: bool = False,
     ) -> None:
         self._own_loop = loop is None
         self.loop: Loop = loop if loop is not None else Loop(clock or MonotonicClock())
@@ -94,6 +98,13 @@ class Kernel:
             self.exchange.remote = RemoteNodes(log, self.exchange, self.cluster)
             self.exchange.durable = DurableCommands(log, self.exchange, outcome_ttl_ms, self.cluster)
         self.timers: MessageTimers = MessageTimers(self.exchange)
+        self.dead_messages: DeadMessages = self.exchange.dead_messages
+        self.durable_timers: DurableTimers | None = None
+        self._trace: KeptTrace | None = None
+        if log is not None:
+            self.dead_messages.use(log)
+            self.durable_timers = DurableTimers(log, self.exchange, self.cluster, self.timers)
+            self._trace = KeptTrace(log, self.exchange, self.cluster.node) if keep_trace else None
         self.restart = restart  # of capabilities without their own; None: only what has state is supervised
         self.phases: list[str] = []
         self.running: bool = False
@@ -219,6 +230,10 @@ class Kernel:
         self.blobs.start()
         if self.exchange.durable is not None:
             await self.exchange.durable.recover()
+        if self.durable_timers is not None:
+            await self.durable_timers.start()
+        if self._trace is not None:
+            await self._trace.start()
         self.exchange.remote.start()
 
     def enter_phase(self, name: str) -> None:
@@ -236,9 +251,11 @@ class Kernel:
         return message
 
     def go_on(self) -> None:
-        """Begin durable commands again that a former life left without an outcome. `start` does it by default."""
+        """Begin what a former life left: durable commands without an outcome, durable timers. `start` does it too."""
         if self.exchange.durable is not None:
             self.exchange.durable.go_on()
+        if self.durable_timers is not None:
+            self.durable_timers.go_on()
 
     def summary(self) -> dict[str, Any]:
         """What runs: the data of `Sys.BootComplete`."""
@@ -312,6 +329,11 @@ class Kernel:
         await self.exchange.remote.stop()
         if self.exchange.durable is not None:
             await self.exchange.durable.close()
+        if self.durable_timers is not None:
+            await self.durable_timers.close()
+        await self.dead_messages.close()
+        if self._trace is not None:
+            await self._trace.close()
         for slot in self._slots:
             await slot.ended()
         if self._own_threads:
@@ -345,12 +367,16 @@ class Kernel:
         data: Any = None,
         *,
         timeout: Duration | None = None,
+        id: str | None = None,
         correlation: str | None = None,
         causation: str | None = None,
+        retry: Retry | None = None,
     ) -> asyncio.Future[Any]:
         """Send a command or a query; await the outcome: the reply's data, or `Fail` with the error's code.
 
-        It is sent by calling, not by awaiting. Giving up the wait does not take it back.
+        It is sent by calling, not by awaiting. Giving up the wait does not take it back. A durable command with an `id`
+        may be sent again: it is carried out once. With `retry` it is sent again when it fails with an error that may
+        pass.
         """
         if kind not in ("command", "query"):
             raise ValueError(f"ask takes a command or a query, not {kind!r}")
@@ -360,7 +386,8 @@ class Kernel:
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         trace = None if tracing.recorder is None else tracing.here()
-        metadata = Metadata(self.ids(), self.exchange.wall_ms(), correlation, causation, limit_ms, trace)
+        id = id or self.ids()
+        metadata = Metadata(id, self.exchange.wall_ms(), correlation, causation, limit_ms, trace, retry=retry)
         waiter: asyncio.Future[Any] = self._aio.create_future()
         caller: Origin = AskOrigin(waiter, self._asked)
         message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]

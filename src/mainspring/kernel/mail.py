@@ -8,6 +8,7 @@ closed exactly once, by the first outcome that reaches it; every later one finds
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import msgspec
@@ -17,7 +18,7 @@ from mainspring.message import Message
 from mainspring.telemetry import OpenSpan
 
 if TYPE_CHECKING:
-    from mainspring.kernel.contracts import Contract
+    from mainspring.kernel.contracts import Contract, Shape
     from mainspring.kernel.supervisor import ActorSlot
 
 
@@ -73,6 +74,18 @@ class NoReplyOrigin:
         return
 
 
+class KeptOrigin(NoReplyOrigin):
+    """The origin of a message that a record keeps until it was handled: the outcome decides about the record."""
+
+    def __init__(self, on_outcome: Callable[[Message], None]) -> None:
+        super().__init__()
+        self._on_outcome = on_outcome
+
+    def deliver(self, message: Message) -> bool:
+        self._on_outcome(message)
+        return True
+
+
 class SendOrigin(msgspec.Struct, eq=False):
     """The origin of one `ctx.send`: a future that gets the answer, whatever its size.
 
@@ -107,13 +120,18 @@ class AskOrigin(SendOrigin):
         return True
 
 
-def same_content(one: Message, other: Message) -> bool:
-    """Whether two messages with one id have the same content; a resend has a time stamp of its own."""
+def same_content(one: Message, other: Message, shape: Shape) -> bool:
+    """Whether two messages with one id have the same content; a resend has a time stamp of its own.
+
+    `shape` is that of their data: what a codec encodes twice looks different.
+    """
     if one.kind != other.kind or one.type != other.type:
         return False
     if (one.metadata.correlation, one.metadata.causation) != (other.metadata.correlation, other.metadata.causation):
         return False
-    return bytes(one.raw) == bytes(other.raw) or _equal(one.data, other.data)
+    if bytes(one.raw) == bytes(other.raw):
+        return True
+    return _equal(msgspec.json.decode(shape.opened(one.raw)), msgspec.json.decode(shape.opened(other.raw)))
 
 
 def _equal(one: Any, other: Any) -> bool:

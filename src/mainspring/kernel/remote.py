@@ -11,13 +11,17 @@ another node takes over and whose outcome can be asked for. The time for an answ
 A requester that stops waiting does not take the request back; that, too, is as it is on one node.
 
 A request is passed on once: the node that got it answers it or says that it cannot.
+
+An event goes to the inboxes of the nodes that have a handler which wants it from everywhere (`everywhere=True`), and of
+no other node. Nobody waits for it: a node that is gone, or that others do not know yet, misses it. What every node must
+get is published to a topic.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import msgspec
 
@@ -40,6 +44,8 @@ PAGE: Final = 256
 _RETRY_MS: Final = 500
 _TRIES: Final = 3  # nodes that turn out to be gone before a request fails
 _WORTH_SWEEPING: Final = 1_024
+_LISTENERS_MS: Final = 500  # how long the list of nodes that listen for events is taken for right
+EVENT: Final = "event:"  # before the type, in what a node tells that it serves
 
 
 class NoRemoteNodes:
@@ -58,6 +64,11 @@ class NoRemoteNodes:
     def contracts(self) -> list[Contract]:
         """What was passed on so far, with the counts of it."""
         return []
+
+    spreads: ClassVar[bool] = False  # whether events may have to be passed on
+
+    def spread(self, event: Message) -> None:
+        """Pass an event on to the nodes whose handlers want it from everywhere, in its turn."""
 
     def find(self, message: Message, origin: Origin) -> NodeView | None:
         """Another node that handles a request; None also for a request that came from one."""
@@ -122,6 +133,8 @@ class _Call(msgspec.Struct, eq=False):
 class RemoteNodes(NoRemoteNodes):
     """Sends requests to other nodes and takes theirs. Use it between the kernel's start and its stop."""
 
+    spreads = True
+
     def __init__(self, log: Log, exchange: Exchange, cluster: Membership) -> None:
         self._log = log
         self._exchange = exchange
@@ -129,6 +142,8 @@ class RemoteNodes(NoRemoteNodes):
         self._calls: dict[str, _Call] = {}
         self._sweep_at = _WORTH_SWEEPING
         self._contracts: dict[tuple[str, str], Contract] = {}
+        self._listeners: dict[str, list[NodeView]] = {}  # by the type of events that they want from everywhere
+        self._listeners_until = 0
         self._turn = 0
         self._next = 1
         self._inbox = inbox(cluster.node)
@@ -157,8 +172,24 @@ class RemoteNodes(NoRemoteNodes):
         nodes: dict[str, list[NodeView]] = {}
         for node in self._others():
             for handled in node.serves:
-                nodes.setdefault(handled, []).append(node)
+                if not handled.startswith(EVENT):
+                    nodes.setdefault(handled, []).append(node)
         return nodes
+
+    def spread(self, event: Message) -> None:
+        now = self._exchange.clock.now_ms()
+        if now >= self._listeners_until:
+            self._listeners_until = now + _LISTENERS_MS
+            self._listeners = {}
+            for node in self._others():
+                for handled in node.serves:
+                    if handled.startswith(EVENT):
+                        self._listeners.setdefault(handled.removeprefix(EVENT), []).append(node)
+        for node in self._listeners.get(event.type, ()):
+            batch = Batch()
+            letter = Letter(self._exchange.ids(), event, self._cluster.node, self._cluster.epoch)
+            self._post(batch, node.name, node.epoch, letter)
+            self._log.submit(batch, _ignored)
 
     def _choose(self, kind: str, type: str, but: int = 0) -> NodeView | None:
         """Nodes that gave a sign of life lately take turns; the silent ones are asked when there is no other."""
@@ -319,7 +350,9 @@ class RemoteNodes(NoRemoteNodes):
         except msgspec.DecodeError as error:
             logger.warning("a letter of another node cannot be read: %s", error)
             return
-        if letter.node:
+        if letter.node and letter.message.kind == "event":
+            self._exchange.loop.post(self._exchange.turn_remote_event, letter.message)
+        elif letter.node:
             self._exchange.ingest(letter.message, RemoteOrigin(self, letter))
         else:
             self._exchange.loop.post(self._turn_answer, letter)

@@ -36,8 +36,8 @@ from mainspring.kernel.contracts import CapabilityPlan, Contract
 from mainspring.kernel.errors import BadOutput, ErrorData, NotConfigured, WaitsForItself, text_of
 from mainspring.kernel.mail import Mail, Origin
 from mainspring.loop import pause
-from mainspring.message import Message, Metadata, encode_data
-from mainspring.telemetry import TRACEPARENT, causation_headers, tracing
+from mainspring.message import Message, Metadata, Retry, encode_data
+from mainspring.telemetry import TRACEPARENT, TRACESTATE, causation_headers, tracing
 
 if TYPE_CHECKING:
     from mainspring.kernel.exchange import Exchange
@@ -196,12 +196,14 @@ class ActorSlot:
             error = self.exchange.make("error", type, encode_data(data))
         else:
             error = self.exchange.error(request, type, data)
-        self.exchange.recent_faults.append(error)
+        self.exchange.report_fault(error, request)
         if mail is None or mail.origin is None:
             if mail is not None:
                 self._event_done()
             self.exchange.witness(error)
-            self.exchange.sink(error)
+            again = mail is not None and mail.message.metadata.retry is not None
+            if mail is None or not again or not self.exchange.try_again(mail, error):
+                self.exchange.sink(error, request)
         else:
             self.exchange.turn_outcome((mail, error))
 
@@ -401,7 +403,13 @@ class LocalPort:
             post(self._exchange.turn_event, (event, None))
 
     def request(
-        self, cause: Message, kind: str, type: str, raw: msgspec.Raw, timeout_ms: float | None
+        self,
+        cause: Message,
+        kind: str,
+        type: str,
+        raw: msgspec.Raw,
+        timeout_ms: float | None,
+        retry: Retry | None = None,
     ) -> Awaitable[Message]:
         router = self._exchange.router
         route = (router.commands if kind == "command" else router.queries).get(type)
@@ -409,7 +417,7 @@ class LocalPort:
         if route is not None and route[1] is self._slot:
             asks_itself = self._slot.lane_of(route[0]) is self._actor
             self._refuse_to_wait_for_itself(cause, route[0], raw, asks_itself)
-        answer = self._slot.kernel.exchange_request(self._exchange.caused(cause, kind, type, raw, timeout_ms))
+        answer = self._slot.kernel.exchange_request(self._exchange.caused(cause, kind, type, raw, timeout_ms, retry))
         if asks_itself:
             self._actor.asking += 1
             answer.add_done_callback(self._actor.answered)
@@ -433,10 +441,18 @@ class LocalPort:
             )
 
     def after(
-        self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw, *, id: str | None = None
+        self,
+        cause: Message,
+        delay_ms: float,
+        kind: str,
+        type: str,
+        raw: msgspec.Raw,
+        retry: Retry | None = None,
+        *,
+        id: str | None = None,
     ) -> str:
-        message = self._exchange.caused(cause, kind, type, raw)
-        return self._slot.kernel.timers.schedule(delay_ms, message, cause, id=id)
+        message = self._exchange.caused(cause, kind, type, raw, retry=retry)
+        return self._slot.kernel.timers.schedule(delay_ms, message, cause.metadata, id=id)
 
     def sleep(self, ms: float) -> Awaitable[None]:
         return pause(self._exchange.loop, ms)
@@ -449,6 +465,8 @@ class LocalPort:
         headers = {**causation_headers(parent.id, parent.correlation), **(options.get("headers") or {})}
         if parent.traceparent is not None and tracing.here() is None:
             headers.setdefault(TRACEPARENT, parent.traceparent)
+            if parent.tracestate is not None:
+                headers.setdefault(TRACESTATE, parent.tracestate)
         options = {**options, "headers": headers}
         if durable is not None and durable.is_open(cause):
             options.setdefault("id", durable.event_id(cause))

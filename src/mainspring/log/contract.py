@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
@@ -49,6 +50,7 @@ from mainspring.loop import Clock
 __all__ = [
     "ABSENT",
     "ANY_VERSION",
+    "OUTGOING",
     "Append",
     "Appended",
     "Batch",
@@ -62,6 +64,7 @@ __all__ = [
     "Engine",
     "EngineFactory",
     "EngineSetup",
+    "EngineTransaction",
     "FallibleEngine",
     "FormatError",
     "Guard",
@@ -69,6 +72,7 @@ __all__ = [
     "Inspection",
     "KeptRecord",
     "KeptTail",
+    "LogAccess",
     "LogDamaged",
     "LogExists",
     "LogGone",
@@ -91,6 +95,8 @@ __all__ = [
     "Result",
     "SharedEngine",
     "StoredEvent",
+    "TimedEngine",
+    "TransactionalEngine",
     "add_prepared",
     "change_of",
 ]
@@ -351,10 +357,25 @@ class LogLocked(MainspringError):
     code = "log_locked"
 
 
+class LogAccess(MainspringError):
+    """The server is there and does not let this node in."""
+
+    code = "log_access"
+
+
 class LogMissing(MainspringError):
     """There is no log, or no export, where one was looked for."""
 
     code = "no_log"
+
+
+def log_gone(what: str) -> LogMissing:
+    """What to raise instead of beginning an empty log where one was."""
+    return LogMissing(
+        f"{what}; nothing was made in its place",
+        remedy="check the address; restore the log from a backup, or make one of what a node has kept "
+        "(`mainspring engine recover`); `mainspring engine init --begin-anew` begins an empty log",
+    )
 
 
 class LogExists(MainspringError):
@@ -399,13 +420,14 @@ class DamagedRecord(MainspringError):
 
     code = "damaged_record"
 
-    def __init__(self, space: str, key: str) -> None:
+    def __init__(self, space: str, key: str, version: int = 0) -> None:
         super().__init__(
             f"the record {key!r} in {space!r} is damaged",
             remedy="run `mainspring log check` for the extent; restore from a backup, or write the record again",
         )
         self.space = space
         self.key = key
+        self.version = version  # under which it can be written over, as far as that can be told
 
 
 Result = Receipt | MainspringError
@@ -505,7 +527,7 @@ class Appended(msgspec.Struct, frozen=True, gc=False):
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """What one committed batch changed. `own`: the batch was this node's.
+    """What one committed batch changed, or several of one commit that only append. `own`: they were this node's.
 
     A record that was deleted has the version `ABSENT` and no value.
     """
@@ -527,12 +549,54 @@ class SharedEngine(Protocol):
         """
 
 
+OUTGOING: Final = "outgoing"  # the space of what programs stored in transactions of their own
+
+
+@runtime_checkable
+class TransactionalEngine(Protocol):
+    """An engine in a database in which programs have tables of their own, so that both can be one transaction.
+
+    What a program stored in its own transaction is found in the space `OUTGOING`, under keys in the order of storing;
+    a batch that deletes it there and appends its event moves it into the log, once.
+    """
+
+    def on_outgoing(self, callback: Callable[[], object]) -> None:
+        """Call when something may be new in the space `OUTGOING`."""
+
+    def transaction(self) -> AbstractAsyncContextManager[EngineTransaction]:
+        """A transaction in which a program writes its rows, and which ends with a commit of the log."""
+        ...
+
+
+class EngineTransaction(Protocol):
+    """One transaction of a program and the log."""
+
+    connection: Any  # of the engine's driver, inside the transaction
+
+    async def commit(self, batch: Batch) -> Result:
+        """Store the batch and what was done on the connection together, or neither.
+
+        Gives `Refused` when the batch's expectations do not hold. Raises what the driver raises for the program's own
+        statements, `LogUnavailable` when nothing was stored, and `InDoubt` when that is not known.
+        """
+        ...
+
+
 @runtime_checkable
 class FallibleEngine(Protocol):
     """An engine that may come to a point from which it cannot go on: the node has to be started again."""
 
     def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
         """Call with the reason when it has come to that; at once if it has already."""
+
+
+@runtime_checkable
+class TimedEngine(Protocol):
+    """An engine whose servers say what time it is. Nodes go by that one clock: their own need not agree."""
+
+    async def time_ms(self) -> int:
+        """Epoch ms, by the clock of the servers now. Raises `LogUnavailable`."""
+        ...
 
 
 # -- finding, opening and preparing an engine
@@ -544,6 +608,7 @@ class EngineSetup(msgspec.Struct, frozen=True):
     data_dir: Path  # for what an engine keeps on this machine
     clock: Clock | None = None  # for engines that wait for servers; the embedded ones never ask what time it is
     database: str = "mainspring"  # for engines that keep the log in one, unless the address names it
+    begin_anew: bool = False  # of `init`: make an empty log also where one was and is gone
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -553,7 +618,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     stored, `knows` the newest this program reads. `replicas`: how many servers keep a copy, if the engine can tell;
     `wanted_replicas`: how many the address asks for, if it does. `durability`: what an acknowledgement means, if that
     is certain before there is a log. `loss_window_s`: how many seconds of acknowledged commits a loss of power
-    everywhere may take; None when that is not known, or when all of them may be lost.
+    everywhere may take; None when that is not known, or when all of them may be lost. `gone`: there is no log, and
+    something that is left shows that there was one.
     """
 
     place: str
@@ -565,6 +631,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     wanted_replicas: int | None = None
     durability: Durability | None = None
     loss_window_s: float | None = None
+    gone: bool = False
 
 
 class EngineFactory(Protocol):

@@ -31,6 +31,7 @@ from mainspring.loop.errors import LoopStalled as LoopStalled
 from mainspring.loop.futures_and_tasks import BackgroundTasks as BackgroundTasks
 from mainspring.loop.futures_and_tasks import reject as reject
 from mainspring.loop.futures_and_tasks import resolve as resolve
+from mainspring.loop.futures_and_tasks import result_elsewhere as result_elsewhere
 from mainspring.loop.futures_and_tasks import wake as wake
 from mainspring.loop.loop import Counters as Counters
 from mainspring.loop.loop import FailedTurn as FailedTurn

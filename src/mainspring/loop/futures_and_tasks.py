@@ -100,3 +100,13 @@ class BackgroundTasks:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._logger.error("%s: background task %r failed", self._owner, task.get_name(), exc_info=error)
+
+
+def result_elsewhere(work: Coroutine[Any, Any, Any], loop: asyncio.AbstractEventLoop | None) -> Any:
+    """The coroutine, to be awaited; in a thread without an event loop, its result, when `loop` has carried it out."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        if loop is not None and loop.is_running():
+            return asyncio.run_coroutine_threadsafe(work, loop).result()
+    return work

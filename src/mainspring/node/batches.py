@@ -143,7 +143,7 @@ class BatchConsuming(Consuming):
         """Those whose payload fits; the others are refused."""
         given = []
         for each in batch:
-            work = EventWork(self)
+            work = self._new_work(self)
             try:
                 given.append(_Given(each, self._event(work, *each), work))
             except msgspec.ValidationError as error:

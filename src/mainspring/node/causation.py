@@ -14,6 +14,7 @@ import msgspec
 from mainspring.beats import DeclaredInlet, Taken, TopicInlet
 from mainspring.builtin import BusPort
 from mainspring.bus import Bus
+from mainspring.codec import Encoding
 from mainspring.durations import Duration
 from mainspring.kernel import CausationNode, Kernel
 from mainspring.log import Log, Prepared
@@ -106,8 +107,8 @@ class RunTraces:
 class TracedPort(BusPort):
     """The bus as runs see it; what a run publishes is noted below the run."""
 
-    def __init__(self, bus: Bus, kernel: Kernel, versions: PublishedVersions) -> None:
-        super().__init__(bus)
+    def __init__(self, bus: Bus, kernel: Kernel, versions: PublishedVersions, encoding: Encoding | None = None) -> None:
+        super().__init__(bus, encoding)
         self._kernel = kernel
         self._spoken = versions
 

@@ -25,13 +25,14 @@ from mainspring.app import BlockingEvent, DeclaredConsumer, Event
 from mainspring.bus import Bus, LastCall
 from mainspring.bus.groups import Gate, Member, Position
 from mainspring.bus.topics import ReadyEvent
+from mainspring.codec import Encoding
 from mainspring.data_types import decoder_of
 from mainspring.durations import Duration
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Log
 from mainspring.loop import Clock, HandlerThreads, Loop, identifies_work, in_time, runs_in_thread
-from mainspring.message import validation_text
+from mainspring.message import encode_bytes, validation_text
 from mainspring.node.causation import begin_delivery, decode_envelope, note_event
 from mainspring.node.declarations import PublishedVersions
 from mainspring.node.settlement import LeaseLost, Settlement, Together
@@ -136,8 +137,10 @@ class Consuming:
         versions: PublishedVersions,
         threads: HandlerThreads,
         random: Callable[[], float],
+        encoding: Encoding | None = None,
     ) -> None:
         self.declared = declared
+        self.encoding = encoding
         self._event_class: type[Event[Any]] = BlockingEvent if runs_in_thread(declared.function) else Event
         self._call = _caller(declared, threads)
         self._random = random
@@ -148,9 +151,13 @@ class Consuming:
         self._log = log
         self._loop = loop
         self._decode = decoder_of(declared.payload)
+        if encoding is not None:
+            self._decode = encoding.decoder(self._decode)
         self._room = asyncio.Semaphore(declared.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
         self._new_work: type[EventWork] = _ScheduledWork if declared.schedule else EventWork
+        if encoding is not None:
+            self._new_work = _EncodedScheduledWork if declared.schedule else _EncodedWork
 
     async def start(self) -> None:
         """Join the group; where it starts is durable when this returns."""
@@ -448,6 +455,30 @@ class _ScheduledWork(EventWork):
     def _call(self, result: Literal["done", "failed"], attempt: int, reason: str = "") -> LastCall:
         lasted = max(0, self._clock.wall_ms() - self._began)
         return LastCall(result=result, at_ms=self._began, duration_ms=lasted, attempt=attempt, reason=reason)
+
+
+class _EncodedWork(EventWork):
+    """What an event of a program with a codec leads to."""
+
+    def prepare_publish(self, event: Event[Any], topic: str, payload: bytes, *options: Any) -> str:
+        encoding = self._consuming.encoding
+        assert encoding is not None
+        return super().prepare_publish(event, topic, encoding.seal(payload), *options)
+
+    async def ask(self, event: Event[Any], kind: str, type: str, data: Any, timeout: Duration | None) -> Any:
+        encoding = self._consuming.encoding
+        assert encoding is not None
+        sealed = encoding.seal_data(type, encode_bytes({} if data is None else data))
+        return encoding.open_value(await super().ask(event, kind, type, sealed, timeout))
+
+    def emit(self, event: Event[Any], type: str, data: Any) -> None:
+        encoding = self._consuming.encoding
+        assert encoding is not None
+        super().emit(event, type, encoding.seal_data(type, encode_bytes(data)))
+
+
+class _EncodedScheduledWork(_EncodedWork, _ScheduledWork):
+    """A call of a scheduled function of such a program."""
 
 
 def _run_id(event: Event[Any], number: int) -> str:

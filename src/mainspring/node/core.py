@@ -14,7 +14,7 @@ import random
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import uuid_utils
@@ -25,11 +25,25 @@ from mainspring.builtin import KernelPort, beat_capability, bus_capability, kern
 from mainspring.bus import Bus, Checker, Published
 from mainspring.bus.access import Token, TokenSource
 from mainspring.cluster import About, Alone, Cluster, DurabilityWatch, Home, Membership, node_name, with_patience
+from mainspring.codec import Encoding
 from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
-from mainspring.log import Append, Engine, FallibleEngine, Log, LogGone, Prepared, open_engine
+from mainspring.log import (
+    Append,
+    DamagedRecord,
+    Engine,
+    FallibleEngine,
+    Log,
+    LogClock,
+    LogGone,
+    Prepared,
+    TimedEngine,
+    TransactionalEngine,
+    Unreadable,
+    open_engine,
+)
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
-from mainspring.message import Ids, Message, encode_data
+from mainspring.message import Ids, Message, encode_bytes
 from mainspring.node.batches import BatchConsuming
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
@@ -42,12 +56,16 @@ from mainspring.node.declarations import (
     schedule_consumers,
 )
 from mainspring.node.patterns import PatternConsuming
+from mainspring.node.stored_records import EncodedLog, read_with_care
 from mainspring.node.tasks import NodePort
 from mainspring.private_files import narrow
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
 from mainspring.tasks import Worker, install_effects
 from mainspring.telemetry import tracing, with_causation
+
+if TYPE_CHECKING:
+    from mainspring.node.in_process import InProcess
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
@@ -72,6 +90,10 @@ def _version() -> str:
     from importlib.metadata import version
 
     return version("mainspring")
+
+
+def _sealed_text(encoding: Encoding, payload: Any) -> bytes:
+    return encoding.seal(encode_bytes(payload))
 
 
 class Core:
@@ -113,6 +135,7 @@ class Core:
         self._on_shutdown: Callable[[], None] = lambda: None
         self._about = About()
         self._built_in: set[str] = set()
+        self._text_of: Callable[[Any], bytes] = encode_bytes  # of a payload that the program publishes
         self.failure: MainspringError | None = None  # why the node stops although nobody told it to
 
     async def boot(self, on_ready: Callable[[Message], object] = lambda _: None) -> Message:
@@ -129,6 +152,9 @@ class Core:
             phases = self.kernel.phases
             self.bus.delivery.hold()
             await self._undo_later(self.bus.start, self.bus.stop)
+            for unreadable in self.log.records.found.values():
+                self._note_unreadable(unreadable)
+            self.log.records.on_found = self._note_unreadable
             if self.app is not None:
                 self.declarations = Declarations(self.app, self.bus, self.log, self.loop, self.cluster)
                 await self._undo_later(self.declarations.settle_topics, self.declarations.stop)
@@ -142,6 +168,7 @@ class Core:
             )
             await self._start_beats()
             await self._start_consumers()
+            self._move_outgoing()
             self.kernel.enter_phase("ADAPT")
             adapters = await self._adapt()
             self._introduce(adapters)
@@ -211,6 +238,9 @@ class Core:
 
     async def _load(self) -> None:
         settings, app = self.settings, self.app
+        encoding = None if app is None else app.encoding
+        if encoding is not None:
+            self._text_of = functools.partial(_sealed_text, encoding)
         self.loop.attach()
         self._undo.callback(self.loop.detach)
         self._undo.callback(self.threads.close)
@@ -235,6 +265,7 @@ class Core:
         self.versions: PublishedVersions = PublishedVersions(self.bus)
         self.kernel: Kernel = Kernel(
             loop=self.loop,
+            clock=self.clock,
             ids=self._message_ids,
             log=self.log,
             default_timeout_ms=settings.request_timeout_ms,
@@ -245,6 +276,7 @@ class Core:
             on_shutdown=self._asked_to_stop,
             cluster=self.cluster,
             threads=self.threads,
+            keep_trace=settings.keep_trace,
         )
         self.kernel.enter_phase("LOAD")
         self.runtime: Runtime = Runtime(
@@ -261,15 +293,15 @@ class Core:
             threads=self.threads,
         )
         self.kernel.trace_more = RunTraces(self.runtime)
-        port = TracedPort(self.bus, self.kernel, self.versions)
-        self.runtime.connect(ask=KernelPort(self.kernel), publish=port, events=port)
+        port = TracedPort(self.bus, self.kernel, self.versions, encoding)
+        self.runtime.connect(ask=KernelPort(self.kernel, encoding), publish=port, events=port)
         if app is not None:
             install_effects(self.runtime, app.tasks, port)
         self.heartbeat: Heartbeat = self._heartbeat()
         self.kernel.register(
             *kernel_capabilities(self.kernel),
             bus_capability(self.bus),
-            run(self.kernel, self.runtime),
+            run(self.kernel, self.runtime, encoding),
             beat_capability(self.heartbeat, self.kernel),
         )
         self._built_in = self.kernel.ids_taken
@@ -292,7 +324,9 @@ class Core:
         if self._engine is None and settings.engine != "memory":
             narrow(Path(settings.data))
         engine = self._engine or open_engine(settings.engine, settings.data, self.clock, database=settings.mongo_db)
-        self.log: Log = Log(engine)
+        encoding = None if self.app is None else self.app.encoding
+        self.log: Log = Log(engine) if encoding is None else EncodedLog(engine, encoding)
+        read_with_care(self.log)
         await with_patience(self.log.open, self.loop, settings.wait_for_engine)
         self._undo.push_async_callback(self.log.close)
         if isinstance(engine, FallibleEngine):
@@ -305,7 +339,17 @@ class Core:
         if self.log.shared:
             watching = asyncio.create_task(self.durability.follow(), name="durability")
             self._undo.callback(watching.cancel)
+        if isinstance(engine, TimedEngine):
+            await self._go_by_time_of(engine)
         self.cluster: Cluster = await self._join() if self.log.shared else self._alone()
+
+    async def _go_by_time_of(self, engine: TimedEngine) -> None:
+        """Nodes of one log have one time of day: the servers', whatever this machine's clock says."""
+        clock = LogClock(self.clock)
+        await with_patience(functools.partial(clock.ask, engine), self.loop, self.settings.wait_for_engine)
+        following = asyncio.create_task(clock.follow(engine, self.loop), name="log clock")
+        self._undo.callback(following.cancel)
+        self.clock = clock
 
     def _alone(self) -> Alone:
         name = node_name(self.settings.node, "")
@@ -340,6 +384,9 @@ class Core:
             for token in tokens:
                 self.bus.audit.did(action, token.agent, token.id)
 
+    def _note_unreadable(self, found: Unreadable) -> None:
+        self.bus.audit.did("record_set_aside", about=f"{found.space}: {found.key}", reason=found.why)
+
     def _must_end(self, error: MainspringError) -> None:
         """This node cannot go on; somebody has to start it again."""
         if self.failure is None:
@@ -350,7 +397,8 @@ class Core:
     def _introduce(self, adapters: list[str]) -> None:
         """Tell the other nodes what this one serves, now that it does."""
         slots = [slot for slot in self.kernel.slots if slot.id not in self._built_in]
-        own = (handled for slot in slots for handled in slot.plan.handles)
+        own = {handled for slot in slots for handled in slot.plan.handles}
+        own |= {f"event:{type}" for slot in slots for type in slot.plan.everywhere}
         address = self.settings.advertise or next((each for each in adapters if each.startswith("http")), "")
         program = "" if self.declarations is None else self.declarations.programs.digest
         able = (BEATS_ROLE,) if self._has_beats else ()
@@ -371,10 +419,15 @@ class Core:
         self.kernel.register(*app.capabilities(self.kernel.ids_taken))
         parts: dict[str, Any] = {"bus": self.bus, "log": self.log, "loop": self.loop, "kernel": self.kernel}
         parts |= {"runtime": self.runtime, "versions": self.versions, "threads": self.threads, "random": self._random}
+        parts["encoding"] = app.encoding
         consumers = app.surrounded((*app.consumers, *schedule_consumers(app)))
         refuse_shared_groups(consumers)
 
         def consuming(declared: DeclaredConsumer) -> Consuming:
+            if declared.transaction:
+                from mainspring.node.transactions import TransactionConsuming
+
+                return TransactionConsuming(declared, **parts)
             return (BatchConsuming if declared.batch else Consuming)(declared, **parts)
 
         for each in consumers:
@@ -385,8 +438,8 @@ class Core:
         self.bus.groups.has_consumers = bool(consumers or tasks)
 
     def _serve_tasks(self, app: App) -> None:
-        app.publisher = self._publish
-        self._undo.callback(setattr, app, "publisher", None)
+        app.node = self.in_process
+        self._undo.callback(setattr, app, "node", None)
         self.tasks_port: NodePort = NodePort(
             bus=self.bus,
             log=self.log,
@@ -400,6 +453,13 @@ class Core:
         self._undo.push_async_callback(self.tasks_port.close)
         self._undo.callback(app.tasks.use, None)
 
+    def in_process(self) -> InProcess:
+        """The verbs of the program in this process."""
+        from mainspring.node.in_process import InProcess  # most nodes never need them
+
+        encoding = None if self.app is None else self.app.encoding
+        return InProcess(self.bus, self.kernel, self._publish, self._new_id, self.tasks_port.event_loop, encoding)
+
     async def _start_tasks(self, app: App) -> None:
         if not app.tasks or not self.settings.run_tasks:
             return
@@ -407,10 +467,24 @@ class Core:
         self._undo.push_async_callback(self.task_worker.stop, 0.0)
         await self.task_worker.start()
 
+    def _move_outgoing(self) -> None:
+        """Move what programs store in their own transactions into the log, where the engine has such programs."""
+        if isinstance(self.log.engine, TransactionalEngine):
+            from mainspring.node.outgoing import OutgoingMover
+
+            mover = OutgoingMover(self.log, self.bus, self.kernel, self.cluster)
+            self.log.engine.on_outgoing(mover.wake)
+            self._in_background(mover.run())
+
     async def _start_beats(self) -> None:
         programs = None if self.declarations is None else self.declarations.programs
-        await self.heartbeat.open(programs, able=self._has_beats)
         self._undo.push_async_callback(self.heartbeat.aclose)
+        try:
+            await self.heartbeat.open(programs, able=self._has_beats)
+        except DamagedRecord as error:  # a beat must not go on from a state that is not whole; the rest of the node may
+            logger.error("there are no beats on this node: %s", error)
+            self._note_unreadable(Unreadable(error.space, error.key, error.version, "there are no beats without it"))
+            return
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
         for declared in self.app.beats.topics if self.app else ():
             await self.bus.ensure_topic(declared.topic)
@@ -447,7 +521,7 @@ class Core:
 
     async def _publish(self, topic: str, payload: Any, **options: Any) -> Any:
         options["headers"] = self.versions.headers(topic, with_causation(options.get("headers")))
-        published = await self.bus.publish(topic, bytes(encode_data(payload)), **options)
+        published = await self.bus.publish(topic, self._text_of(payload), **options)
         note_event(self.kernel, topic, published.id, published.ts, options.get("headers"))
         return published
 
@@ -457,7 +531,7 @@ class Core:
             return None
         key, headers, id = options.get("key"), self.versions.headers(topic, options["headers"]), options["id"]
         ttl = options.get("ttl", 0)
-        prepared = self.bus.prepare(topic, bytes(encode_data(payload)), key=key, headers=headers, id=id, ttl=ttl)
+        prepared = self.bus.prepare(topic, self._text_of(payload), key=key, headers=headers, id=id, ttl=ttl)
         (append,) = (operation for operation in prepared.operations if isinstance(operation, Append))
         note_event(self.kernel, topic, id, append.ts, headers)
         return prepared, Published(topic, append.partition, 0, id, append.ts)

@@ -251,7 +251,10 @@ async def install_schemas(app: App, bus: Bus, versions: PublishedVersions) -> No
     shown; nothing is held to it.
     """
     for step in app.payloads.upcasters:
-        bus.topics.add_upcaster(step.topic, step.version, step.step)
+        change = step.step if app.encoding is None else app.encoding.around(step.step)
+        bus.topics.add_upcaster(step.topic, step.version, change)
+    if app.encoding is not None:
+        bus.schemas.open_payload = app.encoding.open
     for declared in app.payloads.schemas:
         versions.register(declared.topic, await _register(bus, declared))
     for consumer in app.consumers:

@@ -13,9 +13,12 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import shutil
 import ssl
-from collections.abc import Callable
-from typing import Any, Final
+import tempfile
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
@@ -29,21 +32,30 @@ from mainspring.server.http import (
     Dashboard,
     Face,
     HttpRunner,
+    Identify,
     TokenAuthenticator,
     add_client_js,
     add_pages,
     add_routes,
     claimed_agent,
+    outside_middleware,
+    trusting_own_user,
 )
 from mainspring.settings import Settings
-from mainspring.unix_socket import place_to_listen
+from mainspring.unix_socket import identity_of, listen_at, place_to_listen, private_place, remove_socket
+
+if TYPE_CHECKING:
+    from mainspring.guests.socket import LoopSocketServer
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
 CLOCK_LOOK_S: Final = 5.0  # between two looks at the time of day: so late a schedule may be after the clock was set
 CLOCK_JUMP_MS: Final = 1_000  # less is the slewing and jitter of ordinary clocks
+WANTED: Final = "node.wanted"  # the file by which another process asks to be served
 HEARTBEAT_MS: Final = 15_000  # proxies commonly give up on a silent connection after 30 to 60 seconds
 LINGER_S: Final = 2.0  # what still comes of a body that was refused is read for so long, so that the answer is seen
+JOINING_LOOK_S: Final = 0.2  # between two looks whether another process of the program wants to be served
+SOCKETS: Final = frozenset({"port", "kernel", "loop"})
 TOKENS_LOOK_S: Final = 1.0  # between two looks at the file with the tokens: so long may one that was taken away go on
 
 
@@ -51,12 +63,29 @@ class Node(Core):
     """Owns the parts of one process and its sockets: `boot` it, then `drain` it. A node is used once.
 
     `program` is an App, or `MODULE:APP` text that says where one is. `checker` is asked who may use a topic, in place
-    of the App's own.
+    of the App's own. `sockets` are those it opens at once.
+
+    One more it opens when it is wanted: `node.sock` beside the data serves the other processes of the program. Only its
+    user can open that, so who comes through it is not asked for a token. They say that they want it by making the file
+    `node.wanted`.
     """
 
-    def __init__(self, settings: Settings, program: App | str | None = None, *, checker: Checker | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        program: App | str | None = None,
+        *,
+        checker: Checker | None = None,
+        sockets: Collection[str] = SOCKETS,
+    ) -> None:
         super().__init__(settings, checker=checker, program=program if isinstance(program, str) else "")
         self._program = program
+        self._sockets = sockets
+        self._sites: list[web.BaseSite] = []
+        self._web: asyncio.Task[web.AppRunner] | None = None
+        self._private: asyncio.Task[Path] | None = None
+        self.ndjson: NdjsonServer | None = None
+        self.guests: LoopSocketServer | None = None
 
     async def _prepare(self) -> None:
         await super()._prepare()
@@ -66,46 +95,94 @@ class Node(Core):
         self.app: App | None = load_program(self._program)
 
     async def _stop_intake(self) -> None:
-        await asyncio.gather(self.ndjson.quiesce(), self.site.stop())
+        stopping = [site.stop() for site in self._sites]
+        await asyncio.gather(*stopping, *([self.ndjson.quiesce()] if self.ndjson else []))
 
     async def _adapt(self) -> list[str]:
         """Open the sockets; gives their addresses."""
-        settings = self.settings
-        self.ndjson: NdjsonServer = NdjsonServer(
-            self.kernel, place_to_listen(settings.kernel_socket, settings.data, "kernel.sock")
-        )
-        await self._undo_later(self.ndjson.start, self.ndjson.stop)
-        from mainspring.guests.socket import LoopSocketServer  # optional parts are imported when they are used
+        settings, addresses = self.settings, list[str]()
+        if "kernel" in self._sockets:
+            self.ndjson = NdjsonServer(
+                self.kernel, place_to_listen(settings.kernel_socket, settings.data, "kernel.sock")
+            )
+            await self._undo_later(self.ndjson.start, self.ndjson.stop)
+            addresses.append(self.ndjson.address)
+        if "loop" in self._sockets:
+            from mainspring.guests.socket import LoopSocketServer  # optional parts are imported when they are used
 
-        self.guests: LoopSocketServer = LoopSocketServer(
-            place_to_listen(settings.loop_socket, settings.data, "loop.sock"), clock=self.clock
-        )
-        await self._undo_later(self.guests.start, self.guests.stop)
+            self.guests = LoopSocketServer(
+                place_to_listen(settings.loop_socket, settings.data, "loop.sock"), clock=self.clock
+            )
+            await self._undo_later(self.guests.start, self.guests.stop)
+            addresses.append(f"unix:{self.guests.path}")
         self._in_background(self._watch_clock())
-        address = await self._listen()
-        return [self.ndjson.address, f"unix:{self.guests.path}", address]
+        if self.tokens.is_watched:
+            self._in_background(self._watch_tokens())
+        if "port" in self._sockets:
+            addresses.append(await self._listen())
+        if settings.engine != "memory":
+            self._in_background(self._watch_for_joining())
+        return addresses
+
+    async def _runner(self) -> web.AppRunner:
+        """WebSocket and HTTP, for whichever socket needs them first."""
+        if self._web is None:
+            self._web = asyncio.create_task(self._new_runner())
+        return await self._web
+
+    async def _new_runner(self) -> web.AppRunner:
+        connections = Connections(self.settings)
+        self._in_background(connections.watch())
+        runner = web_runner(
+            self, self._new_id, connections=connections, private=True, ndjson=self.ndjson, guests=self.guests
+        )
+        await self._undo_later(runner.setup, runner.cleanup)
+        return runner
 
     async def _listen(self) -> str:
         """WebSocket and HTTP on one port."""
-        settings = self.settings
-        if self.tokens.is_watched:
-            self._in_background(self._watch_tokens())
-        connections = Connections(settings)
-        self._in_background(connections.watch())
-        runner = web_runner(self, self._new_id, connections=connections, ndjson=self.ndjson, guests=self.guests)
-        await self._undo_later(runner.setup, runner.cleanup)
-        tls = _tls(settings)
-        self.site: web.TCPSite = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
+        settings, runner, tls = self.settings, await self._runner(), _tls(self.settings)
+        site = web.TCPSite(runner, settings.host, settings.port, ssl_context=tls)
         try:
-            await self.site.start()
+            await site.start()
         except OSError as error:
             why = (error.strerror or str(error)).rpartition(": ")[2]  # asyncio puts the address before it once more
             raise BootError(
                 f"cannot listen on {settings.host}:{settings.port}: {why}",
                 remedy="stop what uses the port, or choose another with --port",
             ) from error
+        self._sites.append(site)
         host, port = runner.addresses[0][:2]
         return f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def _watch_for_joining(self) -> None:
+        """Serve the other processes of the program once one of them wants it."""
+        wanted = Path(self.settings.data, WANTED)
+        while not wanted.exists():  # noqa: ASYNC110 - another process makes it
+            await asyncio.sleep(JOINING_LOOK_S)
+        self._undo.callback(wanted.unlink, missing_ok=True)
+        try:
+            await self.private_socket()
+        except Exception:
+            logger.exception("the other processes of the program cannot be served")
+
+    async def private_socket(self) -> Path:
+        """Where the node serves its own program. It is opened when it is first wanted."""
+        if self._private is None:
+            self._private = asyncio.create_task(self._listen_privately())
+        return await asyncio.shield(self._private)
+
+    async def _listen_privately(self) -> Path:
+        place = private_place(self.settings.data)
+        if self.settings.engine == "memory":  # then there is no data directory
+            place = Path(tempfile.mkdtemp(prefix="mainspring-"), place.name)
+            self._undo.callback(shutil.rmtree, place.parent, ignore_errors=True)
+        listener = listen_at(place)
+        self._undo.callback(remove_socket, place, identity_of(place))
+        site = web.SockSite(await self._runner(), listener)
+        await site.start()
+        self._sites.append(site)
+        return place
 
     async def _watch_clock(self) -> None:
         """Timers go by a clock that only passes; a time of day that jumps has to be noticed by looking."""
@@ -133,11 +210,13 @@ def web_runner(
     *,
     connections: Connections,
     heartbeat_ms: int = HEARTBEAT_MS,
+    private: bool = False,
     **sockets: Any,
 ) -> web.AppRunner:
     """WebSocket, HTTP, dashboard and pages of a node that has booted; who runs it says where it listens.
 
-    Who asks is what the token says, where tokens are needed. `sockets` are the node's others, for the metrics.
+    Who asks is what the token says, where tokens are needed; `private`: but not on a unix socket. `sockets` are the
+    node's others, for the metrics.
     """
     settings, app = core.settings, web.Application()
     lost_leases = LostLeases()
@@ -158,7 +237,10 @@ def web_runner(
         **sockets,
     )
     needs_token = core.tokens.is_required
-    identify = _authenticator(core, new_id).identify if needs_token else claimed_agent
+    identify: Identify = _authenticator(core, new_id).identify if needs_token else claimed_agent
+    if private:
+        identify = trusting_own_user(identify)
+        app.middlewares.append(outside_middleware(needs_token=needs_token))
     add_routes(
         app,
         Face(parts, identify, heartbeat_ms=heartbeat_ms, body_timeout_ms=settings.body_timeout_ms),

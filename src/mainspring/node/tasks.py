@@ -20,7 +20,7 @@ from mainspring.bus.topics import ReadyEvent, topic_from
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import Batch, Log, Receipt, StoredEvent, add_prepared
-from mainspring.loop import BackgroundTasks, resolve
+from mainspring.loop import BackgroundTasks, resolve, result_elsewhere
 from mainspring.message import encode_data
 from mainspring.node.causation import Envelope, begin_delivery, decode_envelope, note_event
 from mainspring.node.settlement import Settlement, Together
@@ -210,6 +210,7 @@ class NodePort:
         self.runtime = runtime
         self.new_id: Callable[[], str] = new_id
         self.random: Callable[[], float] = random
+        self.event_loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.caller: Callable[..., Any] | None = None  # how a simulation carries out the verbs of a test
         self.store_attempt: Callable[[LeasedTask], Awaitable[bool] | None] | None = self._store_attempt
         self._kernel = kernel
@@ -221,7 +222,9 @@ class NodePort:
         return self.bus.clock.wall_ms()
 
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
-        return work if self.caller is None else self.caller(work, for_ever=for_ever)
+        if self.caller is None:
+            return result_elsewhere(work, self.event_loop)
+        return self.caller(work, for_ever=for_ever)
 
     async def prepare(self, topics: Mapping[str, Mapping[str, Any]]) -> int:
         lease = LEASE_MS

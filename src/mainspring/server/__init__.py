@@ -2,6 +2,7 @@
 
 - `websocket`: the bus over WebSocket. `ndjson`: the kernel's socket. `batch`: the same lines from standard input.
 - `connections`: how many connections the port has, and how long one may keep the node waiting.
+- `asgi`: HTTP, WebSocket and dashboard inside another web application.
 - `http/`: every HTTP operation, and the pages on the same port.
 - `health`: the parts of a node that can be observed; whether it lives and is ready. `metrics`: its numbers.
 """
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from mainspring.lazy_imports import lazy_imports
 
 if TYPE_CHECKING:
+    from mainspring.server.asgi import AsgiFace as AsgiFace
     from mainspring.server.batch import run_batch as run_batch
     from mainspring.server.connections import Connections as Connections
     from mainspring.server.connections import GuardedRunner as GuardedRunner
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from mainspring.server.websocket import add_websocket as add_websocket
 
 _HOMES: Final = {
+    "mainspring.server.asgi": "AsgiFace",
     "mainspring.server.batch": "run_batch",
     "mainspring.server.connections": "Connections GuardedRunner",
     "mainspring.server.health": "LostLeases NodeParts",

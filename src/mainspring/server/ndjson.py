@@ -19,7 +19,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from mainspring.kernel import Kernel, Mail
 from mainspring.loop import wake
@@ -72,6 +72,7 @@ class LineOrigin:
     """One peer that speaks lines: everything of a connection but its transport. The kernel answers to it."""
 
     external = True
+    answer_bytes: ClassVar[int] = 13_000  # of data that fit a line with an envelope of ordinary size
 
     def __init__(self, kernel: Kernel) -> None:
         self.open: dict[str, Mail] = {}

@@ -21,12 +21,14 @@ if TYPE_CHECKING:
     from mainspring.tasks.errors import TaskError as TaskError
     from mainspring.tasks.errors import TaskExpired as TaskExpired
     from mainspring.tasks.errors import TaskFailed as TaskFailed
+    from mainspring.tasks.errors import not_served as not_served
     from mainspring.tasks.in_runs import StartedTask as StartedTask
     from mainspring.tasks.in_runs import install_effects as install_effects
     from mainspring.tasks.ports import Report as Report
     from mainspring.tasks.ports import Then as Then
     from mainspring.tasks.results import TaskHandle as TaskHandle
     from mainspring.tasks.task import BadTask as BadTask
+    from mainspring.tasks.task import EnqueueOptions as EnqueueOptions
     from mainspring.tasks.task import Task as Task
     from mainspring.tasks.task import TaskContext as TaskContext
     from mainspring.tasks.task import TaskRegistry as TaskRegistry
@@ -36,11 +38,11 @@ if TYPE_CHECKING:
     from mainspring.tasks.worker import Worker as Worker
 
 _HOMES: Final = {
-    "mainspring.tasks.errors": "NotServed TaskCancelled TaskError TaskExpired TaskFailed",
+    "mainspring.tasks.errors": "NotServed TaskCancelled TaskError TaskExpired TaskFailed not_served",
     "mainspring.tasks.in_runs": "StartedTask install_effects",
     "mainspring.tasks.ports": "Report Then",
     "mainspring.tasks.results": "TaskHandle",
-    "mainspring.tasks.task": "BadTask Task TaskContext TaskRegistry starts_per_second",
+    "mainspring.tasks.task": "BadTask EnqueueOptions Task TaskContext TaskRegistry starts_per_second",
     "mainspring.tasks.topics": "LEASE_MS NewCall",
     "mainspring.tasks.worker": "Worker",
 }

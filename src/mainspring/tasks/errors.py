@@ -34,6 +34,15 @@ class TaskExpired(TaskError):
 
 
 class NotServed(TaskError):
-    """No node serves the program here and no client is in use, so nothing can be enqueued."""
+    """No node serves the program here and no client is in use, so nothing can be published, asked or enqueued."""
 
     code = "not_served"
+
+
+def not_served(app: str) -> NotServed:
+    """What a verb of a program raises where there is no node to carry it out."""
+    return NotServed(
+        f"the program {app!r} is not served here",
+        remedy="call it inside `async with app.running():`, or give your web framework `lifespan=app.lifespan`; where "
+        "the node is another process, give the app a client: app.use(connect(...))",
+    )

@@ -14,8 +14,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from mainspring.client import Client, ClientError, New, NodeRefused, Outgoing, SyncClient, encode_event
+from mainspring.client import Client, ClientError, New, NodeRefused, Outgoing, SyncClient, Waiter, encode_event
 from mainspring.errors import MainspringError
+from mainspring.loop import result_elsewhere
 from mainspring.tasks.topics import LEASE_MS, NewCall
 
 Then = Callable[[MainspringError | None], None]
@@ -179,7 +180,7 @@ class ClientPort:
         return self.client.wall_ms()
 
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
-        return work
+        return result_elsewhere(work, self.client.event_loop)
 
     async def prepare(self, topics: Mapping[str, Mapping[str, Any]]) -> int:
         bus = self.client
@@ -286,7 +287,7 @@ class SyncClientPort(ClientPort):
 
     def __init__(self, client: SyncClient) -> None:
         super().__init__(client.client)
-        self._thread = client.thread
+        self._thread: Waiter = client.thread
 
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
         return self._thread.wait(work)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import msgspec
 
 from mainspring.client import TimedOut
+from mainspring.codec import Encoding
 from mainspring.data_types import json_encoder
 from mainspring.durations import Duration, seconds
 from mainspring.errors import MainspringError
@@ -71,10 +72,14 @@ def read_record(report: StoredReport) -> TaskRecord | None:
         return None
 
 
-def encode_record(state: State, name: str, attempt: int, value: Any = None, error: str = "") -> bytes:
+def encode_record(
+    state: State, name: str, attempt: int, value: Any = None, error: str = "", encoding: Encoding | None = None
+) -> bytes:
     """A record's payload. Raises NotStorable for a value that JSON cannot say."""
     try:
         raw = msgspec.Raw(b"null" if value is None else _encode(value))
+        if encoding is not None:
+            raw = msgspec.Raw(encoding.seal(raw))
     except (TypeError, ValueError, RecursionError) as problem:
         raise NotStorable(f"it cannot be written as JSON: {problem}", remedy="return what JSON has") from None
     return msgspec.json.encode(TaskRecord(state, name, attempt, raw, error))
@@ -195,7 +200,8 @@ class TaskHandle:
         while seen is None or not seen.final:
             seen = await self._port.call(self._changed(seen), for_ever=True)
             if seen is not None and seen.state == "progress":
-                yield msgspec.json.decode(seen.value)
+                encoding = self._task.registry.encoding
+                yield msgspec.json.decode(seen.value if encoding is None else encoding.open(seen.value))
 
     @blocking_verb
     def cancel(self, reason: str = "") -> Any:

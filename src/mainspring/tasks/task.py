@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Type
 import msgspec
 
 from mainspring.backoff import Backoff
+from mainspring.codec import Encoding
 from mainspring.data_types import USABLE, decoder_of, json_encoder
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, runs_in_thread
 from mainspring.retries import Retries, retries_of
-from mainspring.tasks.errors import NotServed
+from mainspring.tasks.errors import not_served
 from mainspring.tasks.results import TaskHandle, TaskRecords
 from mainspring.tasks.topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, NewCall, Priority, TaskTopics
 
@@ -185,6 +186,10 @@ class TaskParameters:
                 kwargs[self._context] = context
         return args, kwargs
 
+    def in_clear(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
+        """`encode` for the journal of a run, which must be the same each time."""
+        return self.encode(args, kwargs)
+
     def fit(self, raw: bytes, context: TaskContext) -> str:
         """Why these arguments cannot be passed; "" when they can."""
         args, kwargs = self.decode(raw, context)
@@ -196,6 +201,23 @@ class TaskParameters:
         except TypeError as error:
             return str(error)
         return ""
+
+
+class EncodedParameters(TaskParameters):
+    """Those of a program whose codec encodes its calls."""
+
+    def __init__(self, encoding: Encoding, *given: Any) -> None:
+        super().__init__(*given)
+        self._encoding = encoding
+
+    def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
+        return msgspec.Raw(self._encoding.seal(super().encode(args, kwargs)))
+
+    def in_clear(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> msgspec.Raw:
+        return super().encode(args, kwargs)
+
+    def decode(self, raw: bytes, context: TaskContext) -> tuple[list[Any], dict[str, Any]]:
+        return super().decode(self._encoding.open(raw), context)
 
 
 class CallOptions(TypedDict, total=False):
@@ -248,7 +270,9 @@ class Task(Generic[P, R]):
         self.in_thread: bool = runs_in_thread(function)
         self.called: Callable[..., Any] = function  # with its dependencies, once a worker has begun
         self.decode_result: Callable[[Any], Any] = _result_decoder(hints.get("return", Any))
-        self.parameters: TaskParameters = TaskParameters(function, name, hints, others)
+        self.leave_out(others)
+        if registry.encoding is not None:
+            self.decode_result = registry.encoding.decoder(self.decode_result)
         self._without_options: EnqueueOptions[P] = EnqueueOptions(self, {})
         self.__doc__ = function.__doc__
         self.__name__ = name
@@ -293,11 +317,14 @@ class Task(Generic[P, R]):
         """`Perform.enqueue`: have it done by a durable run."""
         from mainspring.tasks.in_runs import start
 
-        return start(self, perform, self.parameters.encode(args, kwargs))
+        return start(self, perform, self.parameters.in_clear(args, kwargs))
 
     def leave_out(self, others: Collection[str]) -> None:
         """These parameters are no arguments: somebody provides them."""
-        self.parameters = TaskParameters(self.function, self.name, self.hints, others)
+        encoding, given = self.registry.encoding, (self.function, self.name, self.hints, others)
+        self.parameters: TaskParameters = (
+            TaskParameters(*given) if encoding is None else EncodedParameters(encoding, *given)
+        )
 
     def begin(self) -> None:
         """Before it is called here. Raises when one of its dependencies is provided by nobody."""
@@ -365,14 +392,14 @@ class EnqueueOptions(Generic[P]):
         await task.registry.ready(task)
         unique = self._options.get("unique")
         id = port.new_id() if unique is None else f"{task.name}:{unique}"
-        await port.publish(self._topic, self._new_call(id, call, self._headers(port)))
+        await port.publish(self._topic, self._new_call(id, call, self._headers(port.wall_ms)))
         return TaskHandle(task, id, mine=True)
 
     async def _enqueue_many(self, port: TaskPort, calls: Iterable[tuple[Any, ...]]) -> list[TaskHandle]:
         task = self._task
         await task.registry.ready(task)
         handles: list[TaskHandle] = []
-        headers = self._headers(port)
+        headers = self._headers(port.wall_ms)
 
         def each() -> Iterator[NewCall]:
             for args in calls:
@@ -383,10 +410,19 @@ class EnqueueOptions(Generic[P]):
         await port.publish_many(self._topic, each())
         return handles
 
+    def new_call(
+        self, id: str, args: tuple[Any, ...], kwargs: dict[str, Any], wall_ms: Callable[[], int]
+    ) -> tuple[str, NewCall]:
+        """The topic of a call and what to publish there, for who stores it by other means. `unique` is its id."""
+        unique = self._options.get("unique")
+        call_id = id if unique is None else f"{self._task.name}:{unique}"
+        call = self._task.parameters.encode(args, kwargs)
+        return self._topic, self._new_call(call_id, call, self._headers(wall_ms))
+
     def _new_call(self, id: str, call: msgspec.Raw, headers: dict[str, str] | None) -> NewCall:
         return NewCall(id, call, self._key, headers, self._delay_ms, self._not_before)
 
-    def _headers(self, port: TaskPort) -> dict[str, str] | None:
+    def _headers(self, wall_ms: Callable[[], int]) -> dict[str, str] | None:
         task, options = self._task, self._options
         if not options:
             return task.own_headers
@@ -405,7 +441,7 @@ class EnqueueOptions(Generic[P]):
         if "timeout" in options:
             headers[TIMEOUT] = f"{duration_ms(options['timeout']) / 1000:g}"
         if "ttl" in options:
-            headers[EXPIRES] = str(port.wall_ms() + duration_ms(options["ttl"]))
+            headers[EXPIRES] = str(wall_ms() + duration_ms(options["ttl"]))
         return headers
 
 
@@ -434,13 +470,15 @@ def starts_per_second(rate: str | None) -> float | None:
 class TaskRegistry:
     """The tasks of one program, by name, and how they reach a node."""
 
-    def __init__(self, app: str) -> None:
+    def __init__(self, app: str, encoding: Encoding | None = None) -> None:
         self.app = app
+        self.encoding = encoding  # of calls and results
         self.around: Callable[..., Awaitable[Any]] | None = None  # the app's middleware
         self.bind: Callable[[Task[..., Any]], Callable[..., Any]] | None = None  # gives a function its dependencies
         self._tasks: dict[str, Task[..., Any]] = {}
         self._topics: dict[str, int] = {}  # how many tasks have this topic
         self._port: TaskPort | None = None
+        self._client: Client | SyncClient | None = None  # through which a port is made when it is needed
         self._ready: set[str] = set()
         self._records: dict[str, TaskRecords] = {}
 
@@ -474,24 +512,35 @@ class TaskRegistry:
     def port(self) -> TaskPort:
         """How tasks reach a node now. Raises NotServed."""
         if self._port is None:
-            raise NotServed(
-                f"the program {self.app!r} is not served here",
-                remedy=f"enqueue from inside a node, or give {self.app} a client: app.use(client)",
-            )
+            if self._client is None:
+                raise not_served(self.app)
+            from mainspring.client import SyncClient
+            from mainspring.tasks.ports import ClientPort, SyncClientPort
+
+            client = self._client
+            self._port = SyncClientPort(client) if isinstance(client, SyncClient) else ClientPort(client)
         return self._port
 
     def use(self, port: TaskPort | None) -> None:
         """Reach the node like this from now on; None: not at all."""
         self._port = port
+        self._client = None
         self._ready.clear()
         self._records.clear()
 
     def use_client(self, client: Client | SyncClient) -> None:
         """Reach the node through a client from now on."""
         from mainspring.client import SyncClient
-        from mainspring.tasks.ports import ClientPort, SyncClientPort
 
-        self.use(SyncClientPort(client) if isinstance(client, SyncClient) else ClientPort(client))
+        self.use(None)
+        self._client = client
+        if isinstance(client, SyncClient) and self._forked not in client.on_fork:
+            client.on_fork.append(self._forked)
+
+    def _forked(self) -> None:
+        """A blocking client starts anew in a child process, and so does what was learned through it."""
+        if self._client is not None:
+            self.use_client(self._client)
 
     async def ready(self, task: Task[..., Any]) -> None:
         """Make sure that the task's topics exist; done once per connection."""

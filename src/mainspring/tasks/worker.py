@@ -25,6 +25,7 @@ import msgspec
 
 from mainspring.backoff import Backoff
 from mainspring.client import BadPayload, ClientError, Closed, describe
+from mainspring.codec import Encoding
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, time_limit, wake
 from mainspring.retries import Reject, Retries
@@ -147,8 +148,9 @@ class Outcomes:
     Nothing waits meanwhile: the loop that ran the task takes the next one.
     """
 
-    def __init__(self, port: TaskPort, release: Release) -> None:
+    def __init__(self, port: TaskPort, release: Release, encoding: Encoding | None) -> None:
         self.failures: int = 0
+        self._encoding = encoding
         self.pause: float = 10.0  # seconds before a task comes again whose outcome could not be stored
         self._port = port
         self._release = release
@@ -196,7 +198,7 @@ class Outcomes:
     @blocking_verb
     def report(self, results: str, context: TaskContext, value: Any) -> None:
         """Progress, also from a thread. What JSON cannot say is raised where it was reported."""
-        record = encode_record("progress", context.name, context.attempt, value)
+        record = encode_record("progress", context.name, context.attempt, value, encoding=self._encoding)
         report = Report(results, self._port.new_id(), record, context.id)
         if threading.get_ident() == self._thread:
             self._port.put(report)  # at once: it must come before the result
@@ -204,7 +206,7 @@ class Outcomes:
             self._loop.call_soon_threadsafe(self._port.put, report)
 
     def _record(self, taken: _Taken, state: State, value: Any, error: str) -> Report:
-        record = encode_record(state, taken.name, taken.event.attempt, value, error)
+        record = encode_record(state, taken.name, taken.event.attempt, value, error, self._encoding)
         return Report(taken.lane.results, self._port.new_id(), record, taken.id)
 
     def _settle(self, taken: _Taken, reports: tuple[Report, ...]) -> None:
@@ -357,7 +359,7 @@ class Worker:
         self._stopped = False
         self._leaving: asyncio.Future[Any] | None = None
         self._time = asyncio.get_running_loop().time
-        self._outcomes = Outcomes(self._port, self._release)
+        self._outcomes = Outcomes(self._port, self._release, tasks.encoding)
         self._cancelled = Cancellations(self._port, self._cancel)
 
     @property

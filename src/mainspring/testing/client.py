@@ -14,8 +14,10 @@ import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from mainspring.client import Client, Consumer, NodeHttp, Options, Subscription, SyncClient, Waiter
+from mainspring.client import Client, Consumer, NodeHttp, NodeVerbs, Options, Subscription, SyncClient, Waiter
 from mainspring.client import Event as Delivery
+from mainspring.durations import Duration
+from mainspring.node import InProcess
 from mainspring.testing import seeds
 from mainspring.testing.driving import Process
 
@@ -133,6 +135,23 @@ class SimulatedClient(Client):
         return made
 
 
+@verbs_from(InProcess, for_ever=("follow",))
+class SimulatedInProcess(InProcess):
+    process: Process
+
+    @property
+    def run_check(self) -> Duration:
+        return "1d"  # months must pass quickly
+
+
+def simulated_verbs(verbs: InProcess, process: Process) -> NodeVerbs:
+    """The verbs of `app`, for a test and for the program itself."""
+    simulated: Any = verbs
+    simulated.__class__ = SimulatedInProcess
+    simulated.process, simulated.event_loop = process, None
+    return verbs
+
+
 class _Calling:
     """In place of the thread of a `SyncClient`: who waits lets the simulation run."""
 
@@ -151,8 +170,8 @@ class SimulatedSyncClient(SyncClient):
     """The blocking client of a simulation. Made by `World.sync_client`."""
 
     def __init__(self, client: SimulatedClient) -> None:
-        self.client: Client = client
-        self.thread: Waiter = _Calling(client.process)
+        super().__init__()
+        self._made: tuple[Client, Waiter] | None = (client, _Calling(client.process))
 
 
 def simulated_client(simulation: Simulation, token: str | None, options: dict[str, Any]) -> SimulatedClient:

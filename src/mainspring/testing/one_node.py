@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Any, Final
 
 from mainspring.app import App
+from mainspring.client import NodeVerbs
 from mainspring.log import Batch, MemoryEngine, Result
 from mainspring.loop import VirtualClock
 from mainspring.message import counted_ids
@@ -191,18 +192,14 @@ class Simulation:
         if self._clients is not None:
             await self.core.listen(self._socket)
         self.core.kernel.observe(self.world.messages.append)
-        self._publish = self.app.publisher
-        self.app.publisher = self._publish_from_anywhere
+        self.app.node = self._in_process
         self.core.tasks_port.caller = self.process.call
 
-    async def _publish_from_anywhere(self, topic: str, payload: Any, **options: Any) -> Any:
-        """`task.enqueue` in a handler is on the node's loop already; in a test the node has to run meanwhile."""
+    def _in_process(self) -> NodeVerbs:
+        """`app.publish` in a handler is on the node's loop already; in a test the node has to run meanwhile."""
+        from mainspring.testing.client import simulated_verbs
 
-        async def publish() -> Any:
-            assert self._publish is not None
-            return await self._publish(topic, payload, **options)
-
-        return await self.process.call(publish())
+        return simulated_verbs(self.core.in_process(), self.process)
 
     def _node_settings(self) -> Settings:
         """What a node does by the clock, for people to look at, is left out: months must pass quickly."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import random
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,10 +17,11 @@ import msgspec
 
 from mainspring.app import App
 from mainspring.bus import DeadLetter, GroupInfo, Published, ScheduleInfo, TopicConfig
+from mainspring.codec import Encoding
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import draw_tree
 from mainspring.log import DamagedEvent, Log
-from mainspring.message import Message, encode_bytes
+from mainspring.message import Message, Retry, encode_bytes
 from mainspring.runs import Outcome, ReplayMismatch, RunRecord
 from mainspring.testing.driving import DidNotHappen
 
@@ -151,28 +152,42 @@ class World:
 
     # -- doing
 
-    async def send(self, kind: str, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
+    async def send(
+        self,
+        kind: str,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+    ) -> Any:
         """Send a message. For a command or a query: the reply's data, or `Fail` with the error's code."""
         if kind == "event":
             return await self._call(self._emit(type, data))
-        return await self._call(self._ask(kind, type, data, timeout))
+        return await self._call(self._ask(kind, type, data, timeout, retry))
 
-    async def command(self, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
+    async def command(
+        self, type: str, data: Any = None, *, timeout: Duration | None = None, retry: Retry | None = None
+    ) -> Any:
         """Send a command."""
-        return await self.send("command", type, data, timeout=timeout)
+        return await self.send("command", type, data, timeout=timeout, retry=retry)
 
-    async def query(self, type: str, data: Any = None, *, timeout: Duration | None = None) -> Any:
+    async def query(
+        self, type: str, data: Any = None, *, timeout: Duration | None = None, retry: Retry | None = None
+    ) -> Any:
         """Send a query."""
-        return await self.send("query", type, data, timeout=timeout)
+        return await self.send("query", type, data, timeout=timeout, retry=retry)
 
-    async def begin(self, kind: str, type: str, data: Any = None) -> None:
+    async def begin(self, kind: str, type: str, data: Any = None, *, retry: Retry | None = None) -> None:
         """Send a command or a query and do not wait for its outcome; `messages` has it when it comes."""
-        await self._call(self._begin_request(kind, type, data))
+        await self._call(self._begin_request(kind, type, data, retry))
 
     async def publish(self, topic: str, payload: Any, *, delay: Duration = 0, **options: Any) -> Published:
         """Publish an event; the other `options` (key, headers, id, ...) are the bus's own."""
-        work = self.node.bus.publish(topic, encode_bytes(payload), delay_ms=duration_ms(delay), **options)
-        return await self._call(work)
+        text, encoding = encode_bytes(payload), self._encoding
+        if encoding is not None:
+            text = encoding.seal(text)
+        return await self._call(self.node.bus.publish(topic, text, delay_ms=duration_ms(delay), **options))
 
     async def configure(self, topic: TopicConfig) -> None:
         """Create a topic with these settings, or change them."""
@@ -215,8 +230,14 @@ class World:
     # -- looking
 
     def events(self, topic: str) -> Events:
-        """The stored events of a topic, by partition and offset; none when it does not exist."""
-        return self._run(stored_events(self.node.log, topic))
+        """The stored events of a topic, by partition and offset; none when it does not exist.
+
+        What the codec of the app has encoded is decoded.
+        """
+        found, encoding = self._run(stored_events(self.node.log, topic)), self._encoding
+        if encoding is None:
+            return found
+        return Events(replace(each, payload=encoding.readable(each.payload)) for each in found)
 
     def runs(self, program: str | None = None) -> list[SeenRun]:
         """Durable runs by id, of one program or of all."""
@@ -266,11 +287,21 @@ class World:
         await self.settle()
         return result
 
-    async def _ask(self, kind: str, type: str, data: Any, timeout: Duration | None) -> Any:
-        return await self.node.kernel.ask(kind, type, {} if data is None else data, timeout=timeout)
+    async def _ask(self, kind: str, type: str, data: Any, timeout: Duration | None, retry: Retry | None) -> Any:
+        answer = await self.node.kernel.ask(kind, type, self._sent(type, data), timeout=timeout, retry=retry)
+        return answer if self._encoding is None else self._encoding.open_value(answer)
 
-    async def _begin_request(self, kind: str, type: str, data: Any) -> None:
-        outcome = self.node.kernel.ask(kind, type, {} if data is None else data)
+    def _sent(self, type: str, data: Any) -> Any:
+        """Data as the program itself would send it."""
+        given = {} if data is None else data
+        return given if self._encoding is None else self._encoding.seal_data(type, encode_bytes(given))
+
+    @property
+    def _encoding(self) -> Encoding | None:
+        return None if self.node.app is None else self.node.app.encoding
+
+    async def _begin_request(self, kind: str, type: str, data: Any, retry: Retry | None) -> None:
+        outcome = self.node.kernel.ask(kind, type, self._sent(type, data), retry=retry)
         outcome.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody else will look
 
     async def _emit(self, type: str, data: Any) -> None:

@@ -54,7 +54,17 @@ def node(project: Path) -> Iterator[Serving]:
 # --- new
 
 
+def test_a_new_fastapi_project_has_tests_that_pass(tmp_path: Path) -> None:
+    pytest.importorskip("fastapi")
+    assert "uvicorn web_shop:api" in mainspring(tmp_path, "new", "web-shop", "--fastapi")
+    assert "3 passed" in tests_of(tmp_path / "web-shop")
+
+
 def test_a_new_project_has_tests_that_pass(project: Path) -> None:
+    assert "4 passed" in tests_of(project)
+
+
+def tests_of(project: Path) -> str:
     environment = {name: value for name, value in clean_environment().items() if not name.startswith("PYTEST")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
@@ -66,7 +76,7 @@ def test_a_new_project_has_tests_that_pass(project: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "4 passed" in done.stdout
+    return done.stdout
 
 
 def test_a_new_project_is_served_as_its_readme_says(node: Serving) -> None:
@@ -223,7 +233,7 @@ class Client:
 
 
 def test_an_agent_finds_and_calls_tools(project: Path, node: Serving) -> None:
-    with Client(project, "--socket", str(node.kernel_socket)) as client:
+    with Client(project, "--socket", str(node.kernel_socket), "--allow-changes") as client:
         hello = client.ask("initialize", protocolVersion="2025-03-26", capabilities={}, clientInfo={"name": "t"})
         assert hello["result"]["protocolVersion"] == "2025-03-26"
         assert "tools" in hello["result"]["capabilities"]
@@ -244,7 +254,7 @@ def test_an_agent_finds_and_calls_tools(project: Path, node: Serving) -> None:
 
 
 def test_a_server_may_offer_less_than_the_node_has(project: Path, node: Serving) -> None:
-    with Client(project, "--socket", str(node.kernel_socket), "--read-only", "--only", "Bus.*") as client:
+    with Client(project, "--socket", str(node.kernel_socket), "--only", "Bus.*") as client:
         names = {tool["name"] for tool in client.ask("tools/list")["result"]["tools"]}
         assert "Bus_Read" in names
         assert all(name.startswith("Bus_") for name in names)
@@ -268,18 +278,27 @@ def test_a_server_may_offer_less_than_the_node_has(project: Path, node: Serving)
     ],
 )
 def test_what_is_wrong_with_a_call_is_a_json_rpc_error(tmp_path: Path, line: str, code: int) -> None:
-    answer = Server(lambda: Wire(tmp_path / "no.sock")).answer(line)
-    assert answer is not None
-    assert json.loads(answer)["error"]["code"] == code
+    (answer,) = answers_of(Server(lambda: Wire(tmp_path / "no.sock")), line)
+    assert answer["error"]["code"] == code
+
+
+def answers_of(server: Server, line: str) -> list[Any]:
+    sent: list[Any] = []
+    server.take(line.encode(), sent.append)
+    server.finish()
+    return sent
 
 
 def test_notifications_and_answers_get_no_answer_and_a_batch_gets_one(tmp_path: Path) -> None:
-    server = Server(lambda: Wire(tmp_path / "no.sock"))
-    assert server.answer('{"jsonrpc": "2.0", "method": "notifications/cancelled"}') is None
-    assert server.answer('{"jsonrpc": "2.0", "id": 1, "result": {}}') is None
-    batch = server.answer('[{"jsonrpc": "2.0", "id": 1, "method": "ping"}, {"jsonrpc": "2.0", "method": "ping"}]')
-    assert batch is not None
-    assert json.loads(batch) == [{"jsonrpc": "2.0", "id": 1, "result": {}}]
+    for line in (
+        '{"jsonrpc": "2.0", "method": "notifications/cancelled"}',
+        '{"jsonrpc": "2.0", "id": 1, "result": {}}',
+    ):
+        assert answers_of(Server(lambda: Wire(tmp_path / "no.sock")), line) == []
+    batch = '[{"jsonrpc": "2.0", "id": 1, "method": "ping"}, {"jsonrpc": "2.0", "method": "ping"}]'
+    assert answers_of(Server(lambda: Wire(tmp_path / "no.sock")), batch) == [
+        [{"jsonrpc": "2.0", "id": 1, "result": {}}]
+    ]
 
 
 # --- reload

@@ -11,7 +11,7 @@ import pytest
 from opentelemetry import trace
 
 from mainspring.client import Event, connect
-from mainspring.client.telemetry import find_telemetry
+from mainspring.client.connection import find_telemetry
 from tests.support.client_node import Node
 
 

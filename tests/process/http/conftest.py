@@ -11,9 +11,10 @@ from mainspring.log import Engine, MemoryEngine
 from tests.support.http_site import Site, serve
 
 
-@pytest.fixture
-async def site() -> AsyncIterator[Site]:
-    async with serve() as served:
+@pytest.fixture(params=["port", "mounted"])
+async def site(request: pytest.FixtureRequest) -> AsyncIterator[Site]:
+    """On the node's own port, and as an ASGI application below a path of another one."""
+    async with serve(mounted=request.param == "mounted") as served:
         yield served
 
 

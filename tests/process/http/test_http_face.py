@@ -126,17 +126,22 @@ async def test_the_nodes_own_origin_and_none_are_let_in(site: Site) -> None:
         assert (await site.post("/topics/t/events", {"payload": 1}, headers={"Origin": origin})).status == 201
     assert (await site.post("/topics/t/events", {"payload": 1})).status == 201
     assert (
-        await raw(site, f"GET /topics HTTP/1.1\nHost: localhost:{site.port}\nOrigin: http://localhost:{site.port}")
+        await raw(
+            site,
+            f"GET {site.prefix}/topics HTTP/1.1\nHost: localhost:{site.port}\nOrigin: http://localhost:{site.port}",
+        )
         == 200
     )
-    assert await raw(site, f"GET /topics HTTP/1.1\nHost: localhost:{site.port}\nOrigin: http://{own}") == 403
+    assert (
+        await raw(site, f"GET {site.prefix}/topics HTTP/1.1\nHost: localhost:{site.port}\nOrigin: http://{own}") == 403
+    )
 
 
 async def test_a_name_that_was_made_to_point_here_is_refused(site: Site) -> None:
-    assert await raw(site, "GET /topics HTTP/1.1\nHost: evil.example") == 403
-    assert await raw(site, "GET /topics HTTP/1.1\nHost: evil.example\nOrigin: http://evil.example") == 403
+    assert await raw(site, f"GET {site.prefix}/topics HTTP/1.1\nHost: evil.example") == 403
+    assert await raw(site, f"GET {site.prefix}/topics HTTP/1.1\nHost: evil.example\nOrigin: http://evil.example") == 403
     for host in ("127.0.0.1", "localhost:99", "[::1]:7070", "app.localhost"):
-        assert await raw(site, f"GET /topics HTTP/1.1\nHost: {host}") == 200
+        assert await raw(site, f"GET {site.prefix}/topics HTTP/1.1\nHost: {host}") == 200
 
 
 async def test_an_allowed_origin_may_ask_and_read() -> None:

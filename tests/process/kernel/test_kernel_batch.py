@@ -236,3 +236,24 @@ def test_without_a_node_the_commands_say_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed, match="no node listens") as caught:
         Wire(tmp_path / "nothing.sock")
     assert "mainspring serve" in caught.value.remedy
+
+
+def test_dead_messages_are_listed_sent_again_and_dropped_from_a_terminal(node: Serving) -> None:
+    def terminal(*args: str) -> str:
+        done = CliRunner().invoke(command_line, ["dead-messages", *args, "--socket", str(node.kernel_socket)])
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    inner = command("No.Such", {})
+    with Wire(node.kernel_socket) as wire:
+        wire.ask("command", "Timer.Schedule", {"delay": 0, "message": inner})
+        while not (letters := terminal("list", "--json")):
+            pass
+    letter = json.loads(letters)
+    assert (letter["message"]["type"], letter["reason"], letter["code"]) == ("No.Such", "reached_nobody", 404)
+    assert "command No.Such" in terminal("list")
+    assert terminal("redrive", letter["id"]) == "sent 1 again\n"
+    assert terminal("drop", "--all", "--json") == '{"count": 1}\n'
+    assert terminal("list") == ""
+    refused = CliRunner().invoke(command_line, ["dead-messages", "drop", "--socket", str(node.kernel_socket)])
+    assert refused.exit_code == 2

@@ -514,13 +514,31 @@ async def test_an_event_with_spaces_between_its_parts_is_streamed_as_one_compact
     async with served(App("x"), clock) as site:
         client = await site.connect()
         await client.call(command("Event.Subscribe", {"types": ["*"]}))
-        value = b'{ "a" : [ 1.0 ,\t1e400,\r"x  y" ] }'
+        value = b'{ "a" : [ 1.0 ,\t1e300,\r"x  y" ] }'
         client.send_raw(
             b'{"kind":"event","type":"Odd.One","data":' + value + b',"metadata":{"id":"e","timestamp":1}}\n'
         )
         await client.fence()
         [line] = [raw for raw in client.raw if b"Odd.One" in raw]
-        assert b'"data":{"a":[1.0,1e400,"x  y"]},' in line
+        assert b'"data":{"a":[1.0,1e300,"x  y"]},' in line
+
+
+@virtual
+async def test_an_event_with_a_number_no_computer_can_hold_is_refused_like_a_command(clock: VirtualClock) -> None:
+    async with served(App("x"), clock) as site:
+        listener, client = await site.connect(), await site.connect()
+        await listener.call(command("Event.Subscribe", {"types": ["*"]}))
+        for number in (b"1e400", b"-1E+999", b'{"a":[1e309]}'):
+            client.send_raw(
+                b'{"kind":"event","type":"Odd.One","data":' + number + b',"metadata":{"id":"e","timestamp":1}}\n'
+            )
+            refused = await client.answer("e")
+            assert (refused["kind"], refused["data"]["code"], refused["metadata"]["causation"]) == ("error", 422, "e")
+        fine = b'{"kind":"event","type":"Odd.One","data":"1e400","metadata":{"id":"e","timestamp":1}}\n'
+        client.send_raw(fine)
+        await client.fence()
+        await listener.fence()
+        assert [raw for raw in listener.raw if b"Odd.One" in raw] == [fine]
 
 
 @virtual

@@ -44,11 +44,17 @@ def at_a_terminal(folder: Path, *arguments: str) -> str:
     return seen.decode()
 
 
-def test_a_terminal_gets_the_boot_message_in_words_as_well(tmp_path: Path) -> None:
-    first, second = at_a_terminal(tmp_path).splitlines()[:2]
+def test_a_terminal_gets_a_sentence_and_no_json(tmp_path: Path) -> None:
+    seen = at_a_terminal(tmp_path)
+    assert seen.startswith("a node is ready at http://127.0.0.1:")
+    assert "log: memory" in seen.splitlines()[0]
+    assert "Sys.BootComplete" not in seen
+
+
+def test_a_terminal_gets_the_line_of_json_when_it_asks(tmp_path: Path) -> None:
+    first, second = at_a_terminal(tmp_path, "--json").splitlines()[:2]
     assert json.loads(first)["type"] == "Sys.BootComplete"
     assert second.startswith("a node is ready at http://127.0.0.1:")
-    assert "log: memory" in second
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

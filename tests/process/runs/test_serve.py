@@ -7,6 +7,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
+from mainspring.cli.node.log import app as log_command
 from mainspring.cli.program.runs import app as runs_command
 from mainspring.cli.support.messages import Wire
 from tests.support.serving import serving
@@ -80,11 +81,13 @@ def test_a_run_survives_the_death_of_its_node(tmp_path: Path) -> None:
         fork = invoke(node.kernel_socket, "fork", "order-1", "--at", "1", "--id", "order-2")
         wait_until(node.kernel_socket, fork, 2)
         assert "cancelled" in invoke(node.kernel_socket, "cancel", fork, "--reason", "a trial")
-        listed = CliRunner().invoke(runs_command, ["list", "--data", str(tmp_path / "data")])
-        assert [line.split()[:2] for line in listed.output.splitlines()] == [
-            ["order-1", "value"],
-            ["order-2", "cancelled"],
-        ]
+        states = [["order-1", "value"], ["order-2", "cancelled"]]
+        listed = invoke(node.kernel_socket, "list")
+        assert [line.split()[:2] for line in listed.splitlines()[1:]] == states
+        offline = CliRunner().invoke(log_command, ["runs", "--data", str(tmp_path / "data")])
+        assert [line.split()[:2] for line in offline.output.splitlines()[1:]] == states
+        shown = CliRunner().invoke(log_command, ["runs", "order-1", "--data", str(tmp_path / "data")])
+        assert shown.output.strip() == invoke(node.kernel_socket, "show", "order-1")
     assert (tmp_path / "charged").read_text() == "order-1#00000000\n"
 
 

@@ -59,12 +59,13 @@ CANNOT = [
     ("send query A.B --socket missing.sock", "no node listens"),
     ("describe No.Such", "no such message type"),
     ("trace nope", "not known"),
-    ("runs list --engine memory", "seen by its node only"),
-    ("runs show nope --data log", "no durable run"),
+    ("log runs --engine memory", "seen by its node only"),
+    ("log runs nope --data log", "no durable run"),
+    ("runs show nope", "no durable run"),
     ("runs start nope", "no program named 'nope'"),
     ("runs start nope x", "not JSON"),
     ("runs cancel nope", "over or unknown"),
-    ("runs list", "there is no log at data"),
+    ("log runs", "there is no log at data"),
     ("beats show 1 --data log", "no details of beat 1"),
     ("beats read relative --data log", "a path starts with"),
     ("beats replay --data log", "does not say which program"),
@@ -146,7 +147,7 @@ def test_a_wrong_command_line_names_what_is_wrong_and_is_exit_code_2(line: str, 
 
 
 @pytest.mark.usefixtures("elsewhere")
-@pytest.mark.parametrize("command", [("log", "stats"), ("log", "export", "copy"), ("runs", "list"), ("beats", "lines")])
+@pytest.mark.parametrize("command", [("log", "stats"), ("log", "export", "copy"), ("log", "runs"), ("beats", "lines")])
 def test_who_only_reads_makes_no_log_on_a_server(command: tuple[str, ...]) -> None:
     for url in (shared_server().url(f"read{next(_numbers)}"), new_database()):
         first, second = mainspring(*command, "--engine", url, code=1).stderr.splitlines()

@@ -13,9 +13,9 @@ import pytest
 import trustme
 
 from mainspring.errors import SettingError
-from mainspring.log import Append, Batch, Change, EngineSetup, InDoubt, LogUnavailable, Receipt, Result
+from mainspring.log import Append, Batch, Change, EngineSetup, InDoubt, LogAccess, LogUnavailable, Receipt, Result
 from mainspring.log.engines.mongo import FACTORY, MongoEngine
-from mainspring.log.engines.mongo.connection import LogAccess, describe
+from mainspring.log.engines.mongo.connection import describe
 from mainspring.loop import VirtualClock
 from tests.support.mongo_server import MongoServer, free_port, own_server
 from tests.support.proxy import Proxy

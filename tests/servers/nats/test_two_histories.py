@@ -14,7 +14,7 @@ import pytest
 
 from mainspring.errors import MainspringError
 from mainspring.log import FormatError, LogUnavailable
-from mainspring.log.engines.nats import history
+from mainspring.log.engines.history import OtherHistory
 from tests.support.fixtures.nats import Node, OpenNode, everything, until, until_equal
 from tests.support.nats_server import NatsServer
 
@@ -63,7 +63,7 @@ async def test_a_node_that_has_seen_what_the_server_lost_stops_and_its_log_is_ke
     own_server.port = port
     own_server.start()
     await until(lambda: bool(failures))
-    assert isinstance(failures[0], history.OtherHistory)
+    assert isinstance(failures[0], OtherHistory)
     assert "two histories" in failures[0].message
     assert "engine compare" in failures[0].remedy
     with pytest.raises(LogUnavailable):
@@ -128,7 +128,7 @@ async def test_a_writer_of_another_history_is_found_by_the_digest_of_its_next_me
     with caplog.at_level(logging.ERROR):
         await one.publish("e3")
         await until(lambda: bool(failures))
-    assert isinstance(failures[0], history.OtherHistory)
+    assert isinstance(failures[0], OtherHistory)
     assert await one.publish("e4") == 5  # the node that has the servers' history goes on
 
 

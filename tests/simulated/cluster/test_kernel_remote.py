@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mainspring.cluster.peers import inbox
-from mainspring.kernel import Context, Fail, handler_from
+from mainspring.kernel import Context, Fail, Handler, handler_from
 from tests.support.cluster import LEASE_MS, World, in_virtual_time, wait
 from tests.support.kernels import Gate, kernel_node, named, refusing
 
@@ -307,3 +307,28 @@ async def test_a_node_that_is_stopping_still_asks_others_for_its_own_handlers(
     await wait(1)
     a.kernel.exchange.closing = True
     assert await begun == "ordered from b"
+
+
+@in_virtual_time
+async def test_an_event_is_heard_where_it_happened_and_by_who_wants_it_from_everywhere(world: World) -> None:
+    heard: list[str] = []
+
+    def hearing(name: str, everywhere: bool) -> Handler:
+        def hear(data: int, ctx: Context) -> None:
+            heard.append(f"{name} {data}")
+
+        return handler_from("event", "Stock.Changed", hear, everywhere=everywhere)
+
+    a = await kernel_node(world, "a", hearing("a", True))
+    await kernel_node(world, "b", hearing("b here", False), hearing("b", True))
+    c = await kernel_node(world, "c", hearing("c here", False))
+    await wait(1_000)
+    a.kernel.emit("Stock.Changed", 1)
+    await wait(1_000)
+    assert sorted(heard) == ["a 1", "b 1"]
+    heard.clear()
+    c.kernel.emit("Stock.Changed", 2)
+    await wait(1_000)
+    assert sorted(heard) == ["a 2", "b 2", "c here 2"]
+    listed = (await c.ask("query", "Syscall.List", {}))["types"]
+    assert not any(each["type"] == "Stock.Changed" for each in listed)  # events are not asked

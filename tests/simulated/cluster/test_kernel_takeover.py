@@ -285,3 +285,23 @@ def test_every_accepted_command_has_exactly_one_outcome_whatever_happens_to_the_
         await story(World(clock), plan)
 
     run_virtual(tell(), clock=clock)
+
+
+@in_virtual_time
+async def test_the_durable_timers_of_a_node_that_dies_are_fired_by_another(world: World) -> None:
+    a = await kernel_node(world, "a", named("command", "Stock.Count", "a"))
+    b = await kernel_node(world, "b", named("command", "Stock.Count", "b"))
+    await wait(1)
+    inner = {"kind": "command", "type": "Stock.Count", "data": 7, "metadata": {"id": "later", "timestamp": 0}}
+    request = {"delay": 10 * LEASE_MS, "message": inner, "durable": True}
+    first = (await a.ask("command", "Timer.Schedule", request))["timerId"]
+    second = (await a.ask("command", "Timer.Schedule", {**request, "message": {**inner, "data": 8}}))["timerId"]
+    shown = (await b.ask("query", "Timer.List", {}))["timers"]
+    assert [(each["timerId"], each["elsewhere"]) for each in shown] == [(first, True), (second, True)]
+    assert await b.ask("command", "Timer.Cancel", {"timerId": first}) == {"cancelled": True}
+    await a.kill()
+    seen: list[Any] = []
+    b.kernel.observe(lambda message: seen.append(message.data) if message.type == "Stock.Count" else None)
+    await wait(11 * LEASE_MS)
+    assert seen == [8, {"by": "b", "got": 8}]
+    assert (await b.ask("query", "Timer.List", {}))["total"] == 0

@@ -45,8 +45,7 @@ def new() -> App:
 
     @app.task
     async def mail(to: str) -> None:
-        assert app.publisher is not None
-        await app.publisher("mailed", to)
+        await app.publish("mailed", to)
 
     @app.command("Mail.Send")
     async def send(data: dict[str, Any], ctx: Any) -> str:

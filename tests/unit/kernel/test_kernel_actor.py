@@ -320,3 +320,18 @@ async def test_order_is_kept_between_a_sender_and_an_actor(clock: VirtualClock) 
         for _ in range(501):
             await client.line()
     assert order == list(range(500))
+
+
+def test_a_buffered_actor_is_an_event_target() -> None:
+    """What seed and browsers call dispatchEvent: listeners first, then the property."""
+    actor = BufferedActor(lambda message: None)
+    seen: list[Any] = []
+    actor.add_event_listener("message", lambda event: seen.append(("listener", event.data)))
+    actor.add_event_listener("other", lambda event: seen.append(("other", event.type)))
+    actor.onmessage = lambda event: seen.append(("property", event.data))
+    assert actor.dispatch_event(MessageEvent(1)) is True
+    assert actor.dispatch_event(ErrorEvent(ValueError("x"), "x", type="other")) is True
+    assert seen == [("listener", 1), ("property", 1), ("other", "other")]
+    actor.terminate()
+    actor.dispatch_event(MessageEvent(2))
+    assert len(seen) == 3

@@ -99,6 +99,43 @@ async def test_describe_several_and_all(clock: VirtualClock) -> None:
 
 
 @virtual
+async def test_everything_is_described_over_a_socket_page_by_page(clock: VirtualClock) -> None:
+    """What agents are told to ask first: an overview in one line, and with its cursor all schemas."""
+    app = App("wide")
+    wide = msgspec.defstruct("Wide", [(f"member{number}", int) for number in range(900)])
+    app.query("Wide.Load", description="More than a line. And more.")(_typed(wide))
+    async with served(app, clock) as site:
+        client = await site.connect()
+        request: dict[str, Any] = {"capabilities": ["*"]}
+        first = (await client.call(query("Syscall.Describe", request)))["data"]
+        handles = {each.partition(":")[2] for part in site.kernel.summary()["capabilities"] for each in part["handles"]}
+        assert set(first["schemas"]) == handles
+        assert all(entry["kind"] and entry["description"] for entry in first["schemas"].values())
+        assert first["schemas"]["Wide.Load"]["description"] == "More than a line"
+        whole = await site.kernel.ask("query", "Syscall.Describe", request)
+        seen: dict[str, Any] = {}
+        cursor = first["cursor"]
+        while cursor:
+            page = (await client.call(query("Syscall.Describe", {**request, "cursor": cursor})))["data"]
+            assert not seen.keys() & page["schemas"].keys()
+            seen |= page["schemas"]
+            cursor = page.get("cursor")
+        assert seen.pop("Wide.Load") == {"kind": "query", "description": "More than a line"}
+        del whole["schemas"]["Wide.Load"]
+        assert seen == whole["schemas"]
+        wrong = await client.call(query("Syscall.Describe", {**request, "cursor": "No.Such"}))
+        assert (wrong["data"]["code"], "cursor" in wrong["data"]["remedy"]) == (422, True)
+
+
+def _typed(hint: Any) -> Any:
+    def load(data: Any, ctx: Any) -> None:
+        return None
+
+    load.__annotations__["data"] = hint
+    return load
+
+
+@virtual
 async def test_types_are_listed_page_by_page(clock: VirtualClock) -> None:
     app = App("many")
     for number in range(100):

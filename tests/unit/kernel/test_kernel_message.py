@@ -95,10 +95,23 @@ def test_data_may_be_null_and_unknown_members_are_ignored() -> None:
     assert encode_line(found).count(b"more") == 0
 
 
-@pytest.mark.parametrize("timestamp", [-1, 1.5, 1.0, True, "1", None, [], {}])
+@pytest.mark.parametrize("timestamp", [-1, 1.5, -1.0, True, "1", None, [], {}])
 def test_a_timestamp_is_a_whole_number_from_0(timestamp: Any) -> None:
     """Checklist 148, 71."""
     refused(ping(timestamp=timestamp))
+
+
+def test_a_whole_timestamp_may_be_written_with_a_point_or_an_exponent() -> None:
+    for written, meant in ((b"1.0", 1), (b"1.767910000000e12", 1_767_910_000_000), (b"0.0", 0)):
+        line = b'{"kind":"query","type":"A.B","data":1,"metadata":{"id":"x","timestamp":' + written + b"}}"
+        stamp = parse(line).metadata.timestamp
+        assert (stamp, type(stamp)) == (meant, int)
+
+
+@pytest.mark.parametrize("timeout", [0, -1, "1", True])
+def test_a_timeout_that_is_refused_says_what_is_taken(timeout: Any) -> None:
+    with pytest.raises(NotAMessage, match=r"a number of ms greater than 0 at .*metadata.timeout"):
+        parse(encoded(ping(timeout=timeout)))
 
 
 @pytest.mark.parametrize("member", [{"correlation": ""}, {"correlation": 5}, {"correlation": None}, {"causation": 5}])

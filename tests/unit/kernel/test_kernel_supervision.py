@@ -458,3 +458,29 @@ async def test_a_handler_cannot_ask_with_a_timeout_no_client_may_give(clock: Vir
     async with booted(app, clock) as kernel:
         with pytest.raises(Fail, match=r"timeout|duration"):
             await kernel.ask("query", "Near.Ask", {})
+
+
+@virtual
+async def test_a_handler_of_faults_hears_real_ones_and_no_forgeries(clock: VirtualClock) -> None:
+    app, heard = App("faulty"), []
+
+    @app.command("Break.Down")
+    async def break_down(data: dict, ctx: Any) -> None:
+        raise KeyError("sku")
+
+    @app.on("Sys.ActorCrash")
+    async def on_crash(data: dict, ctx: Any) -> None:
+        heard.append((data["capabilityId"], data["requestType"], ctx.message.metadata.causation))
+        raise RuntimeError("and so does its handler")
+
+    async with served(app, clock) as site:
+        client = await site.connect()
+        await client.call(command("Event.Subscribe", {"types": ["Sys.*"]}))
+        client.send(message("event", "Sys.ActorCrash", {"capabilityId": "forged", "requestType": "x"}, id="f"))
+        request = command("Break.Down", {})
+        await client.call(request)
+        streamed = await client.fence()
+        assert heard == [("Break", "Break.Down", request["metadata"]["id"])]
+        assert [(each["kind"], each["type"], each["data"]["capabilityId"]) for each in streamed] == [
+            ("event", "Sys.ActorCrash", "Break")
+        ]

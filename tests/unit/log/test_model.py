@@ -18,7 +18,7 @@ from tests.support.log_model import (
     steps,
 )
 
-EXAMPLES = {"mongo": 25}  # each begins with a new database, which takes a server longer than a file
+EXAMPLES = {"mongo": 25, "postgres": 40}  # each begins with a new log, which takes a server longer than a file
 
 
 @pytest.mark.slow

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 pytest.importorskip("nats")
 
 from mainspring.log import Receipt, Refused
-from mainspring.log.contract import Result
 from mainspring.log.engines.nats.encoding import COMMIT, StreamEnvelope
-from mainspring.log.engines.nats.history import RESTART, SeenHistory, StreamMessage
+from mainspring.log.engines.nats.history import RESTART, SeenHistory, StreamMessage, numbers_of
 
-Applied = tuple[StreamMessage, list[Result]]
+Applied = tuple[StreamMessage, list[int]]
 
 
 def message(seq: int, writer: str = "w", *, seen: int = 0, digest: bytes = b"") -> StreamMessage:
@@ -21,7 +20,7 @@ def message(seq: int, writer: str = "w", *, seen: int = 0, digest: bytes = b"") 
 
 
 def applied(count: int, start: int = 1) -> list[Applied]:
-    return [(message(seq), [Receipt(((0, seq, False),))]) for seq in range(start, start + count)]
+    return [(message(seq), numbers_of(Receipt(((0, seq, False),)))) for seq in range(start, start + count)]
 
 
 def history(work: list[Applied], *sizes: int) -> SeenHistory:
@@ -45,11 +44,11 @@ def test_how_messages_are_grouped_into_transactions_does_not_matter(sizes: list[
 def test_any_difference_is_a_difference_for_good(at: int, kind: str) -> None:
     work = applied(20)
     other = list(work)
-    results: list[Result] = {
+    results: list[int] = {
         "message": work[at][1],
-        "offset": [Receipt(((0, 99, False),))],
-        "refused": [Refused("no")],
-        "version": [Receipt(((0, at + 1, False),), (7,))],
+        "offset": numbers_of(Receipt(((0, 99, False),))),
+        "refused": numbers_of(Refused("no")),
+        "version": numbers_of(Receipt(((0, at + 1, False),), (7,))),
     }[kind]
     other[at] = (message(at + 1, "other") if kind == "message" else work[at][0], results)
     ours, theirs = history(work), history(other)

@@ -69,7 +69,9 @@ def test_an_unknown_engine_is_refused_with_what_there_is_and_without_its_passwor
 def test_the_engines_of_this_package_are_found_once_each() -> None:
     with pytest.raises(SettingError) as refused:
         open_engine("banana", ".")
-    assert refused.value.remedy == "use sqlite (durable, in the data directory), memory, mongodb://HOST or nats://HOST"
+    assert refused.value.remedy == (
+        "use sqlite (durable, in the data directory), memory, mongodb://HOST, nats://HOST or postgres://HOST"
+    )
 
 
 @pytest.mark.parametrize(

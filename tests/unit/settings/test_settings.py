@@ -30,17 +30,26 @@ def test_a_flag_beats_the_environment_which_beats_the_file(tmp_path: Path) -> No
     ("name", "env"),
     [
         ("port", "BUS_PORT"),
-        ("bus_url", "BUS_URL"),
+        ("url", "BUS_URL"),
         ("mongo_url", "MONGO_URL"),
         ("mongo_db", "MONGO_DB"),
         ("ack_timeout_ms", "BUS_ACK_TIMEOUT_MS"),
         ("max_inflight", "BUS_MAX_INFLIGHT"),
-        ("engine", "MAINSPRING_ENGINE"),
-        ("drain_ms", "MAINSPRING_DRAIN_MS"),
     ],
 )
-def test_each_setting_has_its_environment_name(name: str, env: str) -> None:
-    assert {one.name: one.env for one in describe()}[name] == env
+def test_the_names_of_the_source_are_aliases_which_our_own_names_beat(name: str, env: str) -> None:
+    assert {one.name: one.alias for one in describe()}[name] == env
+    own = f"MAINSPRING_{name.upper()}"
+    assert getattr(load(environ={env: "11"}).settings, name) in (11, "11")
+    for environ in ({own: "22", env: "11"}, {env: "11", own: "22"}):
+        assert getattr(load(environ=environ).settings, name) in (22, "22")
+
+
+def test_every_setting_has_its_own_name_in_the_environment() -> None:
+    for one in describe():
+        assert one.env == f"MAINSPRING_{one.name.upper()}"
+        text = "x" if one.type in ("text", "list of text") else str(one.default)
+        assert load(environ={one.env: text}).sources[one.name] == "environment", one.name
 
 
 def test_every_setting_says_what_it_does_and_counts_in_a_unit_that_its_name_tells() -> None:
@@ -108,15 +117,14 @@ def test_the_words_for_true_and_false(text: str, value: bool) -> None:
     assert load(environ={"MAINSPRING_UVLOOP": text}).settings.uvloop is value
 
 
-def test_the_address_of_mongodb_is_the_engine_when_no_engine_is_named(tmp_path: Path) -> None:
+def test_the_address_of_mongodb_is_the_engine_only_when_that_engine_is_named() -> None:
     environ = {"MONGO_URL": "mongodb://db:27017"}
-    found = load(environ=environ)
-    assert (found.settings.engine, found.sources["engine"]) == ("mongodb://db:27017", "environment")
-    assert load({"engine": "memory"}, environ).settings.engine == "memory"
-    assert load(environ={**environ, "MAINSPRING_ENGINE": "sqlite"}).settings.engine == "sqlite"
-    file = tmp_path / "mainspring.toml"
-    file.write_text('engine = "sqlite"\n')
-    assert load(environ=environ, file=file).settings.engine == "sqlite"
+    assert load(environ=environ).settings.engine == "sqlite"
+    found = load({"engine": "mongodb"}, environ)
+    assert (found.settings.engine, found.sources["engine"]) == ("mongodb://db:27017", "flag")
+    assert load({"engine": "mongodb://other"}, environ).settings.engine == "mongodb://other"
+    with pytest.raises(SettingError, match="has no address"):
+        load({"engine": "mongodb"})
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher
 from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.results import Published
+from mainspring.bus.schedules.cron import cron_line
 from mainspring.bus.schedules.schedule import LastCall, Schedule, ScheduleInfo, info_of
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.cluster import Role
@@ -119,12 +120,7 @@ class Schedules:
 
     async def start(self) -> None:
         async for record in self._log.scan(SPACE, NAMED):
-            try:
-                schedule = _decode_schedule(record.value)
-            except msgspec.DecodeError as error:
-                logger.error("schedule %r cannot be read and does not fire: %s", record.key, error)
-                continue
-            self._keep(schedule, record.version)
+            self._keep(_decode_schedule(record.value), record.version)
         async for record in self._log.scan(CALLS, ""):
             self._last[record.key] = _decode_call(record.value)
         self._role.on_change(self._role_changed)
@@ -382,6 +378,17 @@ class Schedules:
             raise Unavailable(f"the schedule could not be deleted: {error.message}", remedy=error.remedy) from error
         self._forget(name)
 
+    async def delete_of(self, topic: str) -> None:
+        """Forget every schedule and every delayed event of a topic; durable when it returns."""
+        for schedule in self.all():
+            if schedule.topic == topic:
+                await self.delete(schedule.name)
+        async for record in self._log.scan(SPACE, DELAYED):
+            if _decode_delayed(record.value).topic == topic:
+                batch = Batch()
+                batch.delete(SPACE, record.key)
+                await self._log.commit(batch)
+
     # -- how calls went
 
     def called(self, name: str, call: LastCall) -> Prepared:
@@ -625,3 +632,21 @@ def _known(name: str, schedule: Schedule | None) -> Schedule:
 
 def _due_of(key: str) -> int:
     return int(key[len(DELAYED) : len(DELAYED) + 16])
+
+
+def read_row(key: str, value: bytes) -> None:
+    """Raise where a row is neither a schedule nor a delayed event, or could never fire."""
+    if key.startswith(DELAYED):
+        _due_of(key)
+        _decode_delayed(value)
+        return
+    schedule = _decode_schedule(value)
+    if key != NAMED + schedule.name:
+        raise ValueError("it is of another schedule")
+    if not schedule.every:
+        cron_line(schedule.cron or "", schedule.timezone)
+
+
+def read_call(_: str, value: bytes) -> None:
+    """Raise where a record does not say how a call went."""
+    _decode_call(value)

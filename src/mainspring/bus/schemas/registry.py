@@ -27,6 +27,7 @@ from mainspring.bus.names import SEPARATOR, check_name
 from mainspring.bus.protocol import OfferedEvent
 from mainspring.bus.schemas.compatibility import Schema, differences
 from mainspring.bus.schemas.validator import SchemaValidator, TypeValidator, Validator, schema_of
+from mainspring.codec import CodecError, starts_encoded
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, ANY_VERSION, Batch, KeptRecord, Log, Refused
 from mainspring.loop import Clock, HandlerThreads
@@ -80,8 +81,9 @@ class _Version:
 class TopicSchemas:
     """The versions of one topic, ascending; there is at least one."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, registry: SchemaRegistry) -> None:
         self.topic = topic
+        self._registry = registry
         self._versions: list[_Version] = []
 
     @property
@@ -94,6 +96,9 @@ class TopicSchemas:
 
     def put(self, info: SchemaVersion, validator: Validator | None = None) -> None:
         """Keep a version, as a new one or in place of the one of this number."""
+        while info.version > len(self._versions) + 1:  # one that cannot be read: nothing is known to be wrong by it
+            missing = msgspec.structs.replace(info, version=len(self._versions) + 1, schema=True)
+            self._versions.append(_Version(missing))
         if info.version > len(self._versions):
             self._versions.append(_Version(info, validator))
             return
@@ -105,10 +110,11 @@ class TopicSchemas:
     def check_all(self, events: Sequence[OfferedEvent], *, tombstones: bool) -> list[bytes]:
         """What `check` gives, for each event. The event that does not fit is named, where there are several."""
         latest = self._versions[-1]
-        fault, stamp = latest.validator.fault, latest.stamp
+        fault, stamp, opens = latest.validator.fault, latest.stamp, self._registry.open_payload is not None
         stamps = []
         for number, event in enumerate(events):
-            if event.headers is None and fault(event.payload) is None:  # the common case, without further questions
+            # the common case, without further questions
+            if event.headers is None and not opens and fault(event.payload) is None:
                 stamps.append(stamp)
                 continue
             try:
@@ -130,7 +136,8 @@ class TopicSchemas:
         if named is not None:
             version = self._version_named(named)
         if not (tombstones and payload == b"null"):
-            fault = version.validator.fault(payload)
+            text = self._readable(payload, version)
+            fault = None if text is None else version.validator.fault(text)
             if fault is not None:
                 number = version.info.version
                 raise SchemaMismatch(
@@ -140,6 +147,17 @@ class TopicSchemas:
                     version=number,
                 )
         return version.stamp if named is None else b""
+
+    def _readable(self, payload: bytes, version: _Version) -> bytes | None:
+        """The payload that a codec may have encoded; None: nobody here can read it. Raises SchemaMismatch."""
+        if not starts_encoded(payload):
+            return payload
+        if self._registry.open_payload is None:
+            return None
+        try:
+            return self._registry.open_payload(payload)
+        except CodecError as error:
+            raise SchemaMismatch(error.message, remedy=error.remedy, path="", version=version.info.version) from None
 
     def _version_named(self, text: str) -> _Version:
         number = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
@@ -160,6 +178,7 @@ class SchemaRegistry:
         self._clock = clock
         self._threads = HandlerThreads(1)
         self._topics: dict[str, TopicSchemas] = {}
+        self.open_payload: Callable[[bytes], bytes] | None = None  # decodes what the program's codec has encoded
         self.expected: dict[str, Schema] = {}  # topic -> what the program's own consumers say they get
         # asked for every publish, so it is the dictionary itself
         self.of: Callable[[str], TopicSchemas | None] = self._topics.get
@@ -252,12 +271,25 @@ class SchemaRegistry:
         except MainspringError as error:
             raise Unavailable(f"the schema could not be stored: {error.message}", remedy=error.remedy) from error
 
+    async def delete(self, topic: str) -> None:
+        """Forget every version of a topic's schema; durable when it returns."""
+        schemas = self._topics.get(topic)
+        if schemas is not None:
+            batch = Batch()
+            for info in schemas.versions:
+                batch.delete(SPACE, f"{topic}{SEPARATOR}{info.version:04d}")
+            await self._log.commit(batch)
+            self._topics.pop(topic, None)
+
     def on_changed(self, record: KeptRecord) -> None:
-        """A version was registered or changed, here or on another node."""
-        self._put(_decode(record.value))
+        """A version was registered or changed, or all were deleted with their topic, here or on another node."""
+        if record.version == ABSENT:
+            self._topics.pop(record.key.rpartition(SEPARATOR)[0], None)
+        else:
+            self._put(_decode(record.value))
 
     def _put(self, info: SchemaVersion, validator: Validator | None = None) -> None:
-        self._topics.setdefault(info.topic, TopicSchemas(info.topic)).put(info, validator)
+        self._topics.setdefault(info.topic, TopicSchemas(info.topic, self)).put(info, validator)
 
 
 def _check(old: SchemaVersion, schema: Schema, mode: Compatibility) -> SchemaCheck:
@@ -277,3 +309,10 @@ def _schema_and_validator(schema_or_type: Any) -> tuple[Schema, Validator]:
     if isinstance(schema_or_type, (dict, bool)):
         return schema_or_type, SchemaValidator(schema_or_type)
     return schema_of(schema_or_type), TypeValidator(schema_or_type)
+
+
+def read_schema(key: str, value: bytes) -> None:
+    """Raise where a record is not the version of a schema that its key names."""
+    info = _decode(value)
+    if not 1 <= info.version <= MAX_VERSIONS or key != f"{info.topic}{SEPARATOR}{info.version:04d}":
+        raise ValueError("it is of another topic or version")

@@ -9,7 +9,15 @@ from mainspring.bus.errors import Conflict, Unavailable, UnknownTopic
 from mainspring.bus.names import check_name
 from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.schemas.upcasting import Step, Upcaster
-from mainspring.bus.topics.config import UNDECLARED, DeclaredGroup, TopicChange, TopicConfig, encode_topic, parse_topic
+from mainspring.bus.topics.config import (
+    MAX_PARTITIONS,
+    UNDECLARED,
+    DeclaredGroup,
+    TopicChange,
+    TopicConfig,
+    encode_topic,
+    parse_topic,
+)
 from mainspring.bus.topics.tail import PartitionTail, SharedPartitionTail, TailBudget
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
@@ -39,6 +47,7 @@ class TopicRegistry:
         self._shared = shared
         self.max_positions: int = settings.max_positions  # groups times partitions of one topic
         self._topics: dict[str, Topic] = {}
+        self.closed: set[str] = set()  # topics whose settings cannot be read
         self._budget = TailBudget()
         self._upcasters: dict[str, Upcaster] = {}
         self.declared: Callable[[str, str], DeclaredGroup] = lambda _topic, _group: UNDECLARED
@@ -48,9 +57,18 @@ class TopicRegistry:
     async def start(self) -> None:
         async for record in self._log.scan(SPACE):
             self._add(parse_topic(record.value), stored=True).version = record.version
+        for space, name in list(self._log.records.found):
+            if space == SPACE:
+                await self._add_closed(name)
         for name in OWN_TOPICS:
             if name not in self._topics:
                 self._add(TopicConfig(topic=name, retention_ms=KEPT_MS, retention_count=KEPT_EVENTS), stored=False)
+
+    async def _add_closed(self, name: str) -> None:
+        """A topic whose settings cannot be read: who may use it is not known, so that only an admin may."""
+        partitions = max((bounds.partition + 1 for bounds in await self._log.bounds(name)), default=1)
+        self._add(TopicConfig(topic=name, partitions=min(partitions, MAX_PARTITIONS)), stored=True)
+        self.closed.add(name)
 
     def _add(self, config: TopicConfig, *, stored: bool) -> Topic:
         make_tail = SharedPartitionTail if self._shared else PartitionTail
@@ -153,11 +171,40 @@ class TopicRegistry:
             self._appeared(topic)
         return TopicChange(config, created)
 
+    async def purge(self, topic: Topic) -> int:
+        """Remove every event that is stored now; how many. Groups go on behind them."""
+        removed = 0
+        for bounds in await self._log.bounds(topic.name):
+            removed += bounds.events
+            await self._log.trim(topic.name, bounds.partition, bounds.tail + 1)
+            if bounds.partition < len(topic.tails):
+                tail = topic.tails[bounds.partition]
+                tail.kept_from = max(tail.kept_from, bounds.tail + 1)
+                tail.forget()
+        return removed
+
+    async def delete(self, topic: Topic) -> None:
+        """Remove the events and the settings of a topic without groups; durable when it returns.
+
+        What is published meanwhile is either removed with the rest or makes the topic anew.
+        """
+        await self.purge(topic)
+        ends = await self._log.bounds(topic.name)
+        topic.retire()
+        batch = Batch()
+        batch.delete(SPACE, topic.name)
+        await self._log.commit(batch)
+        for end in ends:
+            await self._log.trim(topic.name, end.partition, end.tail + 1)
+        if topic.stored:
+            await self._log.commit(_put(topic.config, ANY_VERSION))
+
     def _appeared(self, topic: Topic) -> None:
         for listener in self.on_new:
             listener(topic.name)
 
     def _configure(self, topic: Topic, config: TopicConfig) -> None:
+        self.closed.discard(topic.name)
         if topic.config != config:
             topic.configure(config, self._clock.now_ms())
         for group in topic.groups.values():
@@ -178,6 +225,10 @@ class TopicRegistry:
     def on_changed(self, record: KeptRecord) -> Topic | None:
         """A topic was created or changed, here or on another node. Gives the topic, unless it is as before."""
         topic = self._topics.get(record.key)
+        if record.version == ABSENT:
+            if topic is not None:
+                topic.retire()
+            return None
         if record.version <= (ABSENT if topic is None else topic.version):
             return None
         config = parse_topic(record.value)
@@ -204,3 +255,9 @@ def _put(config: TopicConfig, expect: int) -> Batch:
     batch = Batch()
     batch.put(SPACE, config.topic, encode_topic(config), expect=expect)
     return batch
+
+
+def read_topic(key: str, value: bytes) -> None:
+    """Raise where a record is not the settings of the topic that its key names."""
+    if parse_topic(value).topic != key:
+        raise ValueError("the settings are of another topic")

@@ -21,12 +21,12 @@ import typer
 from mainspring.app import App
 from mainspring.backoff import Backoff
 from mainspring.cli.support.node_options import NodeAddress
-from mainspring.cli.support.output import CommandFailed
-from mainspring.cli.support.settings import load_all
+from mainspring.cli.support.output import CommandFailed, say_json
 from mainspring.cli.support.stopping import stop_signals, unless_stopped
 from mainspring.client import connect
 from mainspring.import_path import find_object
 from mainspring.loop import Clock, HandlerThreads, MonotonicClock, new_event_loop
+from mainspring.settings import load_all
 from mainspring.tasks import Worker
 from mainspring.telemetry import configure_logging
 
@@ -43,6 +43,9 @@ def worker(
     processes: Annotated[int, typer.Option(min=1, help="Processes that run tasks, for several processors.")] = 1,
     concurrency: Annotated[int, typer.Option(min=1, help="Tasks at a time in each process.")] = 16,
     grace: Annotated[float, typer.Option(min=0, help="Seconds for running tasks to finish when stopping.")] = 30.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A JSON line from each process when it begins to work.")
+    ] = False,
 ) -> None:
     """Run the tasks of a program.
 
@@ -57,7 +60,7 @@ def worker(
 
     def work(parent: int | None = None) -> None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_work(app, at, concurrency, grace, parent))
+            runner.run(_work(app, at, concurrency, grace, parent, as_json))
 
     if processes == 1:
         work()
@@ -76,17 +79,22 @@ def _find_app(program: str) -> App:
     return app
 
 
-async def _work(app: App, at: NodeAddress, concurrency: int, grace: float, parent: int | None) -> None:
+async def _work(app: App, at: NodeAddress, concurrency: int, grace: float, parent: int | None, as_json: bool) -> None:
     stopping = stop_signals(logger)
     if parent is not None:  # readable when the parent is gone
         asyncio.get_running_loop().add_reader(parent, stopping.set)
     threads = HandlerThreads(concurrency)
-    async with connect(at.address, at.token, connect_timeout=0, on_state=_report()) as bus, AsyncExitStack() as undo:
+    async with (
+        connect(at.address, at.sent_token, connect_timeout=0, on_state=_report()) as bus,
+        AsyncExitStack() as undo,
+    ):
         app.use(bus)
         await app.hooks.enter(app, undo, threads)
         worker = Worker(app.tasks, concurrency=concurrency, threads=threads)
         if await unless_stopped(stopping, asyncio.ensure_future(_started(worker))) is None:
             return
+        if as_json:
+            say_json({"process": os.getpid(), "program": app.name, "tasks": len(app.tasks), "url": bus.url})
         logger.info("process %d works on %d tasks of %s at %s", os.getpid(), len(app.tasks), app.name, bus.url)
         try:
             await unless_stopped(stopping, asyncio.ensure_future(worker.wait()))

@@ -21,12 +21,11 @@ import typer
 from mainspring.bus import SYSTEM, origin_of
 from mainspring.cli.node.log import new_log_file
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.log_options import opened, visiting
+from mainspring.cli.support.log_options import opened, reading, visiting
 from mainspring.cli.support.moments import date_text
 from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import JsonOption, listing, progress, safe, say, say_done, say_json
-from mainspring.cli.support.settings import load_all
 from mainspring.client import path
 from mainspring.log import (
     Engine,
@@ -38,13 +37,16 @@ from mainspring.log import (
     Parting,
     SqliteEngine,
     StoredEvent,
+    Unreadable,
     compare_logs,
     engine_factory,
+    find_unreadable,
     import_lines,
     inspect_log,
     log_file,
 )
-from mainspring.settings import Settings, without_secrets
+from mainspring.node import ALL_READERS
+from mainspring.settings import Settings, load_all, without_secrets
 
 NOT_DURABLE = 3
 NOT_THERE = 4
@@ -56,41 +58,77 @@ app: typer.Typer = Commands("Prepare and check the place that holds the log.")
 AddressArgument = Annotated[
     str | None,
     typer.Argument(
-        metavar="URL", help="sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: the setting `engine`]"
+        metavar="URL",
+        help="sqlite, postgresql://HOST/DB, nats://HOST/LOG or mongodb://HOST/DB.  [default: the setting `engine`]",
     ),
 ]
 
 
 @app.command()
-def init(url: AddressArgument = None, config: ConfigOption = None) -> None:
-    """Make what the log needs. The stream, the collections and indexes, or the file. Harmless when it is all there."""
+def init(
+    url: AddressArgument = None,
+    begin_anew: Annotated[
+        bool, typer.Option("--begin-anew", help="Make an empty log also where one was and is gone.")
+    ] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Make what the log needs. The stream, the collections and indexes, or the file. Harmless when it is all there.
+
+    Where something shows that a log was there and is gone, none is made: restore it, or give --begin-anew.
+    """
     settings = load_all(config, engine=url).settings
     before = _inspected(settings)
-    setup = EngineSetup(Path(settings.data), database=settings.mongo_db)
-    for line in asyncio.run(engine_factory(settings.engine).init(settings.engine, setup)):
-        typer.echo(line)
-    typer.echo(f"the log is {'there already' if before.log and not before.missing else 'ready'}: {before.place}")
+    setup = EngineSetup(Path(settings.data), database=settings.mongo_db, begin_anew=begin_anew)
+    made = list(asyncio.run(engine_factory(settings.engine).init(settings.engine, setup)))
+    if as_json:
+        say_json({"place": before.place, "made": made, "existed": bool(before.log and not before.missing)})
+        return
+    for line in made:
+        say(line)
+    say(f"the log is {'there already' if before.log and not before.missing else 'ready'}: {before.place}")
 
 
 @app.command()
-def check(url: AddressArgument = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
+def check(
+    url: AddressArgument = None,
+    records: Annotated[
+        bool, typer.Option("--records", help="Also read the log, and list records that nobody can read.")
+    ] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
     """Look at what is there, and change nothing. Is there a log, its format, its replicas, and what could be lost.
 
     Exit codes: 0 the log is there, and what it acknowledges is safe; 1 it could not be looked at: nobody answers, or
     something else is there; 2 the command line is wrong; 3 the log is there, but what it acknowledges could still be
-    lost; 4 the log, or a part of it, is not there yet: `mainspring engine init` makes it.
+    lost, or a record cannot be read; 4 the log, or a part of it, is not there yet: `mainspring engine init` makes it.
     """
     settings = load_all(config, engine=url).settings
     found = _inspected(settings)
+    unreadable = _unreadable(settings) if records and found.log and settings.engine != "memory" else []
     if as_json:
-        say_json(_as_object(found, settings))
+        listed = [{"space": each.space, "key": each.key, "why": each.why} for each in unreadable]
+        say_json(_as_object(found, settings) | ({"unreadable": listed} if records else {}))
     else:
         for line in _in_words(found, settings):
-            typer.echo(line)
+            say(line)
+        for each in unreadable:
+            say(safe(f"unreadable    {each.space} {each.key}: {each.why}"))
     if found.missing:
         raise typer.Exit(NOT_THERE)
-    if found.durability is None or not found.durability.durable:
+    if found.durability is None or not found.durability.durable or unreadable:
         raise typer.Exit(NOT_DURABLE)
+
+
+def _unreadable(settings: Settings) -> list[Unreadable]:
+    """Records that nobody can read, and those that were written over since."""
+    with reading(settings) as engine, progress() as show:
+
+        async def look() -> list[Unreadable]:
+            return [each async for each in find_unreadable(engine, ALL_READERS, show)]
+
+        return opened(engine, look())
 
 
 LogArgument = Annotated[
@@ -103,7 +141,7 @@ def compare(left: LogArgument, right: LogArgument, as_json: JsonOption = False) 
     """Show where two logs go apart, and which events only one holds. Exit code 3: they differ.
 
     A node that finds that the servers have another history than it has seen keeps its log as
-    `nats-NAME.sqlite3.replaced-1`: compare that with the log of now.
+    `nats-NAME.sqlite3.replaced-1` or `mongodb-DATABASE.sqlite3.replaced-1`: compare that with the log of now.
     """
     found = _compared(left, right)
     for each in found:
@@ -231,6 +269,7 @@ def _as_object(found: Inspection, settings: Settings) -> dict[str, Any]:
         "engine": without_secrets(settings.engine),
         "place": found.place,
         "log": found.log,
+        "gone": found.gone,
         "missing": found.missing,
         "format": found.format,
         "knows_format": found.knows,
@@ -245,6 +284,8 @@ def _in_words(found: Inspection, settings: Settings) -> Iterator[str]:
     yield f"place         {found.place}"
     if settings.engine == "memory":
         yield "log           comes and goes with its node"
+    elif found.gone:
+        yield "log           gone; it was there: restore it, or run `mainspring engine init --begin-anew`"
     elif not found.log:
         yield "log           not there yet: run `mainspring engine init`, or start a node"
     else:

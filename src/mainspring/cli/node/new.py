@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import typer
 
-from mainspring.cli.support.output import CommandFailed
+from mainspring.cli.support.output import CommandFailed, JsonOption, say_json
 
 # The file of the project -> the template below cli/node/project
 TEMPLATES: Final = {
@@ -22,9 +22,15 @@ TEMPLATES: Final = {
     "requirements.txt": "requirements.txt",
     ".gitignore": "gitignore",
 }
+FASTAPI: Final = {
+    "$module.py": "fastapi_program.py.txt",
+    "test_$module.py": "fastapi_test.py.txt",
+    "README.md": "fastapi_README.md",
+    "requirements.txt": "fastapi_requirements.txt",
+}
 
 
-def files_of(name: str) -> dict[str, str]:
+def files_of(name: str, *, fastapi: bool = False) -> dict[str, str]:
     """The files of a new project, by path."""
     module = name.replace("-", "_").lower()
     if not module.isidentifier() or keyword.iskeyword(module):
@@ -39,16 +45,18 @@ def files_of(name: str) -> dict[str, str]:
         Template(path).substitute(module=module): Template((folder / template).read_text("utf-8")).substitute(
             name=name, module=module
         )
-        for path, template in TEMPLATES.items()
+        for path, template in (TEMPLATES | (FASTAPI if fastapi else {})).items()
     }
 
 
 def new(
     name: Annotated[str, typer.Argument(help="The project's name; its folder and its module are called so.")],
     into: Annotated[Path | None, typer.Option(help="Where to make the folder.  [default: here]")] = None,
+    fastapi: Annotated[bool, typer.Option("--fastapi", help="A FastAPI application with the node inside.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Write a small project to begin with. One program that uses every part, and its tests."""
-    written = files_of(name)
+    written = files_of(name, fastapi=fastapi)
     folder = (into or Path()) / name
     try:
         if folder.exists() and any(folder.iterdir()):
@@ -61,6 +69,10 @@ def new(
             f"cannot write to {folder}: {error.strerror}", remedy="choose another place with --into"
         ) from None
     module = next(iter(written)).removesuffix(".py")
+    if as_json:
+        say_json({"folder": str(folder), "files": list(written), "program": f"{module}:app"})
+        return
     typer.echo(f"made {folder}: {', '.join(written)}")
-    typer.echo(f"  cd {folder} && mainspring serve {module}:app --reload")
-    typer.echo("  pytest     # needs: pip install pytest pytest-asyncio")
+    start = f"uvicorn {module}:api --reload" if fastapi else f"mainspring serve {module}:app --reload"
+    typer.echo(f"  cd {folder} && {start}")
+    typer.echo(f"  pytest     # needs: pip install {'-r requirements.txt' if fastapi else 'pytest pytest-asyncio'}")

@@ -1,7 +1,7 @@
 """A node as a process: the host loop, the first line on standard output, the signals, the exit code.
 
-The node itself knows nothing of processes; everything that only makes sense once per process is here. Whoever starts
-a node reads one line of JSON; a person at a terminal gets the same in words besides, on standard error. Why a boot
+The node itself knows nothing of processes; everything that only makes sense once per process is here. A supervisor or
+a script reads one line of JSON on standard output; a person whose terminal that is gets a sentence instead. Why a boot
 failed is in that line, too, and on standard error for whoever keeps that as a log; where both end on one screen it is
 said once.
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from mainspring.cli.support.stopping import stop_signals, unless_stopped
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, plain_lines
 from mainspring.loop import MonotonicClock, new_event_loop
 from mainspring.message import Message, Metadata, counted_ids, encode_data, encode_line
 from mainspring.node import Node
@@ -43,7 +43,7 @@ def in_words(booted: Message, settings: Settings, program: str | None) -> str:
     addresses = [each for each in booted.data["adapters"] if each.startswith("http")]
     place = f"sqlite in {settings.data}" if settings.engine == "sqlite" else without_secrets(settings.engine)
     where = f"{addresses[0]} (the dashboard is there, too)" if addresses else "unix sockets"
-    return f"{program or 'a node'} is ready at {where}; log: {place}. Ctrl-C stops it.\n"
+    return f"{program or 'a node'} is ready at {where}; log: {place}. Ctrl-C stops it."
 
 
 def boot_failed(error: MainspringError) -> bytes:
@@ -54,44 +54,54 @@ def boot_failed(error: MainspringError) -> bytes:
     return encode_line(Message("error", "Sys.BootFailed", encode_data(data), metadata))
 
 
-def run(read_settings: Callable[[], Settings], program: str | None) -> int:
+def run(read_settings: Callable[[], Settings], program: str | None, *, as_json: bool = False) -> int:
     """Boot, serve until a signal or Syscall.Shutdown, drain.
 
-    The exit code is 0 after an orderly stop and 1 when boot failed.
+    The first line is JSON unless it is shown to a person; with `as_json` it is in any case. The exit code is 0 after an
+    orderly stop and 1 when boot failed.
     """
+    in_json = as_json or not sys.stdout.isatty()
     try:
         settings = read_settings()
         configure_logging(settings)
         with asyncio.Runner(loop_factory=new_event_loop if settings.uvloop else None) as runner:
-            return runner.run(_serve(settings, program))
+            return runner.run(_serve(settings, program, in_json))
     except MainspringError as error:
-        say(boot_failed(error))
-        on_one_screen = sys.stdout.isatty() and sys.stderr.isatty()
-        sys.stderr.write(f"mainspring: {'not started; the line above says why' if on_one_screen else error}\n")
+        if in_json:
+            say(boot_failed(error))
+        elif not sys.stderr.isatty():
+            say(f"mainspring: not started: {plain_lines(error)}".encode())
+        sys.stderr.write(f"mainspring: not started: {plain_lines(error)}\n")
         return 1
 
 
-async def _serve(settings: Settings, program: str | None) -> int:
+async def _serve(settings: Settings, program: str | None, in_json: bool) -> int:
     node = Node(settings, program)
     stopping = stop_signals(logger)
     # Boot may wait for an engine; a person who wants to stop need not.
-    booted = await unless_stopped(stopping, asyncio.ensure_future(node.boot(_say_ready)))
+    booted = await unless_stopped(stopping, asyncio.ensure_future(node.boot(_say_ready if in_json else _settle)))
     if booted is None:
         return 0
-    if sys.stderr.isatty():
-        sys.stderr.write(in_words(booted, settings, program))
+    if not in_json:
+        say(in_words(booted, settings, program).encode())
+    elif sys.stderr.isatty():
+        sys.stderr.write(in_words(booted, settings, program) + "\n")
     node.on_shutdown(stopping.set)
     await stopping.wait()
     await node.drain()
     if node.failure is not None:
-        sys.stderr.write(f"mainspring: {node.failure}\n")
+        sys.stderr.write(f"mainspring: {plain_lines(node.failure)}\n")
     return 0 if node.failure is None else 1
 
 
-def _say_ready(booted: Message) -> None:
+def _settle(_: Message) -> None:
     # What boot made stays for good: looking through it for garbage again and again would only cost pauses.
     gc.freeze()
     gc.enable()
+
+
+def _say_ready(booted: Message) -> None:
+    _settle(booted)
     say(encode_line(booted))
 
 

@@ -38,7 +38,7 @@ class PlainServe:
         gc.disable()
         try:
             from mainspring.cli.node.process import run
-            from mainspring.cli.support.settings import load_all
+            from mainspring.settings import load_all
 
             return run(lambda: load_all(self.config, **self.flags).settings, self.program)
         except KeyboardInterrupt:

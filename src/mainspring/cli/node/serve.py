@@ -11,7 +11,7 @@ import typer
 
 from mainspring.cli.node.process import run, run_again_and_again
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.settings import load_all
+from mainspring.settings import load_all
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,8 @@ class ServeOptions:
         None
     )
     engine: Annotated[
-        str | None, typer.Option(help="sqlite, memory, nats://... or mongodb://...  [default: sqlite]")
+        str | None,
+        typer.Option(help="sqlite, memory, postgresql://..., nats://... or mongodb://...  [default: sqlite]"),
     ] = None
     node: Annotated[
         str | None,
@@ -60,17 +61,18 @@ def serve(
     reload: Annotated[
         bool, typer.Option("--reload", help="Start again when a file of the program changes. For development.")
     ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The first line as JSON, also at a terminal.")] = False,
     config: ConfigOption = None,
 ) -> None:
     """Run a node. WebSocket, HTTP and the dashboard on one port, messages and sys/loop on unix sockets.
 
-    The first line on standard output is Sys.BootComplete as one JSON line, printed when every socket listens; logs go
-    to standard error, and at a terminal the same in words. A node that cannot start prints Sys.BootFailed instead, with
-    the reason, and ends with exit code 1. SIGTERM or Ctrl-C stops in order; a second one ends at once.
+    When every socket listens, a terminal is told where, in a sentence; whatever else reads standard output gets
+    Sys.BootComplete as one JSON line. Logs go to standard error. A node that cannot start says why, as Sys.BootFailed
+    where it is not a terminal, and ends with exit code 1. SIGTERM or Ctrl-C stops in order; a second one ends at once.
     """
     if reload:
         # The same command without the flag, in a process that is started again after every change.
         arguments = [argument for argument in sys.argv[1:] if argument != "--reload"]
         raise typer.Exit(run_again_and_again([sys.executable, "-m", "mainspring", *arguments], Path.cwd()))
     flags = {**asdict(options), "require_durable": options.require_durable or None}
-    raise typer.Exit(run(lambda: load_all(config, **flags).settings, program))
+    raise typer.Exit(run(lambda: load_all(config, **flags).settings, program, as_json=as_json))

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from mainspring.cli.support.output import say_json
-from mainspring.cli.support.settings import load_all
-from mainspring.settings import FILE_NAME, describe, without_secrets
+from mainspring.settings import FILE_NAME, Description, describe, load_all, without_secrets
 
 PAGE_HEAD = (
     "# Settings",
@@ -32,10 +31,14 @@ ConfigOption = Annotated[
 def page() -> str:
     """The reference page of the settings."""
     rows = [
-        f"| `{one.name}` | {one.type} | `{_shown(one.default)}` | {one.unit} | `{one.env}` | {one.help} |"
+        f"| `{one.name}` | {one.type} | `{_shown(one.default)}` | {one.unit} | {_variables(one)} | {one.help} |"
         for one in describe()
     ]
     return "\n".join([*PAGE_HEAD, *rows, ""])
+
+
+def _variables(one: Description) -> str:
+    return " or ".join(f"`{name}`" for name in (one.env, one.alias) if name)
 
 
 def _shown(value: object) -> str:

@@ -7,7 +7,6 @@ it or shares it, asks the node. `--socket` and `--url` say which node; with `--u
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from mainspring.beats.history import follow, lines_of
 from mainspring.cli.support.log_options import LogOptions, reading
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
+from mainspring.cli.support.output import JsonOption, json_text, note, say, say_done, say_json
 from mainspring.client import NodeRefused
 from mainspring.errors import BootError, MainspringError
 from mainspring.import_path import find_object
@@ -60,8 +60,12 @@ def _log(settings: Settings, *, write: bool = False) -> Iterator[BlockingLog]:
             yield log
 
 
-def _print(value: Any) -> None:
-    typer.echo(json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True))
+def _print(value: Any, as_json: bool) -> None:
+    """One line for programs; for people, laid out."""
+    if as_json:
+        say_json(value)
+    else:
+        say(json_text(value, 2, sort=True))
 
 
 def _summary(beat: int, happened: dict[str, Any]) -> str:
@@ -78,6 +82,7 @@ def show(
     beat: BeatArgument,
     journal: Annotated[bool, typer.Option("--journal", help="The records as they stand in the log.")] = False,
     *,
+    as_json: JsonOption = False,
     beats: LineOptions,
 ) -> None:
     """Show what happened in a beat. Inbox, agenda with results, stage, emissions, diagnostics, digest."""
@@ -88,9 +93,9 @@ def show(
             raise MainspringError(message, remedy=remedy, code="unknown_beat")
         if journal:
             for record in heartbeat.journal(beat).splitlines():
-                typer.echo(record.decode())
+                say_json(record)
         else:
-            _print(whole)
+            _print(whole, as_json)
 
 
 @app.command()
@@ -103,15 +108,16 @@ def read(
     ],
     at: Annotated[int | None, typer.Option("--at", min=1, help="As enzymes of this beat read it.")] = None,
     *,
+    as_json: JsonOption = False,
     beats: LineOptions,
     node: WireOptions,
 ) -> None:
     """Read a path, now or as of a beat."""
     if node.url is not None or beats.load().settings.engine == "memory":
-        _print(_ask(beats, node, "Beat.Read", {"path": path, "at": at}, kind="query")["value"])
+        _print(_ask(beats, node, "Beat.Read", {"path": path, "at": at}, kind="query")["value"], as_json)
         return
     with beats.open() as heartbeat:
-        _print(heartbeat.read(path, at=at))
+        _print(heartbeat.read(path, at=at), as_json)
 
 
 @app.command()
@@ -119,13 +125,13 @@ def diff(
     earlier: BeatArgument,
     later: Annotated[int, typer.Argument(metavar="M", min=1, help="Another beat.")],
     *,
+    as_json: JsonOption = False,
     beats: LineOptions,
 ) -> None:
     """Compare what enzymes of two beats read. One JSON object for each path that differs."""
     with beats.open() as heartbeat:
         for each in heartbeat.diff(earlier, later):
-            row = {"path": each.path, str(earlier): each.earlier, str(later): each.later}
-            typer.echo(json.dumps(row, ensure_ascii=False))
+            say_json({"path": each.path, str(earlier): each.earlier, str(later): each.later})
 
 
 @app.command()
@@ -133,6 +139,7 @@ def watch(
     count: Annotated[int | None, typer.Option("--count", min=1, help="Stop after so many beats.")] = None,
     since: Annotated[int | None, typer.Option("--from", min=1, help="Start with this beat, not with the next.")] = None,
     *,
+    as_json: JsonOption = False,
     beats: LineOptions,
 ) -> None:
     """Print a line for each beat as it happens, until interrupted."""
@@ -140,30 +147,40 @@ def watch(
     with _log(beats.load().settings) as log:
         followed = follow(log, beats.line, since, lambda: pause.wait(_WATCH_S))
         for beat, happened in itertools.islice(followed, count):
-            typer.echo(_summary(beat, happened))
+            if as_json:
+                say_json({"beat": beat, **happened})
+            else:
+                say(_summary(beat, happened))
 
 
 @app.command()
-def lines(at: LogOptions) -> None:
+def lines(at: LogOptions, as_json: JsonOption = False) -> None:
     """List the lines of beats. Where each stands, and where it came from."""
     with _log(at.load().settings) as log:
         for name, head in lines_of(log).items():
+            if as_json:
+                origin_of = {"parent": head.parent, "forkedAt": head.forked_at} if head.parent else {}
+                say_json({"line": name, "beat": head.beat, "digest": head.digest, "paused": head.paused, **origin_of})
+                continue
             origin = f"  forked from {head.parent} at beat {head.forked_at}" if head.parent else ""
             state = "  paused" if head.paused else ""
-            typer.echo(f"{name}  beat {head.beat}  {head.digest[:12]}{state}{origin}")
+            say(f"{name}  beat {head.beat}  {head.digest[:12]}{state}{origin}")
 
 
 @app.command()
-def verify(beats: LineOptions) -> None:
+def verify(beats: LineOptions, as_json: JsonOption = False) -> None:
     """Check every kept journal against its digest. Exit code 1 when one is damaged."""
     with beats.open() as heartbeat:
         damaged = heartbeat.verify()
         last = heartbeat.next_beat - 1
-    for beat in damaged:
-        typer.echo(f"beat {beat} is damaged; what beats made before it can be trusted")
+    if as_json:
+        say_json({"line": beats.line, "last": last, "digest": heartbeat.digest, "damaged": list(damaged)})
+    elif not damaged:
+        say(f"line {beats.line} is intact up to beat {last}, digest {heartbeat.digest}")
+    for beat in () if as_json else damaged:
+        say(f"beat {beat} is damaged; what beats made before it can be trusted")
     if damaged:
         raise typer.Exit(1)
-    typer.echo(f"line {beats.line} is intact up to beat {last}, digest {heartbeat.digest}")
 
 
 @app.command()
@@ -174,6 +191,7 @@ def replay(
     first: Annotated[int | None, typer.Option("--from", min=1, help="First beat.  [default: the first kept]")] = None,
     last: Annotated[int | None, typer.Option("--to", min=1, help="Last beat.  [default: the last there is]")] = None,
     *,
+    as_json: JsonOption = False,
     beats: LineOptions,
 ) -> None:
     """Run old beats again and compare every record. Only what came from outside is taken from the log.
@@ -189,9 +207,13 @@ def replay(
         load_beats(name).install(heartbeat)
         found = heartbeat.replay(first, last)
     if found.divergence is not None:
-        typer.echo(str(found.divergence), err=True)
+        if as_json:
+            say_json({"identical": False, "divergence": str(found.divergence)})
+        note(str(found.divergence))
         raise typer.Exit(1)
-    typer.echo(f"{found.beats} beats, {found.first} to {found.last}: identical, digest {found.digest}")
+    told = {"beats": found.beats, "first": found.first, "last": found.last, "digest": found.digest}
+    words = f"{found.beats} beats, {found.first} to {found.last}: identical, digest {found.digest}"
+    say_done({"identical": True, **told}, as_json, words)
 
 
 def load_beats(program: str) -> BeatsProgram:
@@ -212,6 +234,7 @@ def signal(
     target: Annotated[str | None, typer.Argument(metavar="TARGET", help="Where: a path.")] = None,
     beat: Annotated[int | None, typer.Option("--beat", min=1, help="Land in this beat.  [default: the next]")] = None,
     *,
+    as_json: JsonOption = False,
     beats: LineOptions,
     node: WireOptions,
 ) -> None:
@@ -224,29 +247,30 @@ def signal(
         return {"beat": lands}
 
     answer = _change(beats, node, directly, "Beat.Signal", {"signal": what, "target": target, "beat": beat})
-    typer.echo(f"beat {answer['beat']}")
+    say_done(answer, as_json, f"beat {answer['beat']}")
 
 
 @app.command()
-def pause(beats: LineOptions, node: WireOptions) -> None:
+def pause(beats: LineOptions, node: WireOptions, as_json: JsonOption = False) -> None:
     """Let signals wait, in order and without loss."""
-    _set_paused(beats, node, paused=True)
+    _set_paused(beats, node, as_json, paused=True)
 
 
 @app.command()
-def resume(beats: LineOptions, node: WireOptions) -> None:
+def resume(beats: LineOptions, node: WireOptions, as_json: JsonOption = False) -> None:
     """Work on waiting signals again."""
-    _set_paused(beats, node, paused=False)
+    _set_paused(beats, node, as_json, paused=False)
 
 
-def _set_paused(beats: LineOptions, node: WireOptions, *, paused: bool) -> None:
+def _set_paused(beats: LineOptions, node: WireOptions, as_json: bool, *, paused: bool) -> None:
     def directly(heartbeat: Heartbeat) -> dict[str, Any]:
         (heartbeat.pause if paused else heartbeat.resume)()
         heartbeat.flush()
         return {"beat": heartbeat.next_beat}
 
     answer = _change(beats, node, directly, "Beat.Pause" if paused else "Beat.Resume", {})
-    typer.echo(f"{'paused' if paused else 'running'} from beat {answer['beat']} on")
+    words = f"{'paused' if paused else 'running'} from beat {answer['beat']} on"
+    say_done({"paused": paused, "beat": answer["beat"]}, as_json, words)
 
 
 @app.command()
@@ -256,6 +280,7 @@ def fork(
         str | None, typer.Argument(metavar="NAME", help="Name of the new line.  [default: LINE-at-N]")
     ] = None,
     *,
+    as_json: JsonOption = False,
     beats: LineOptions,
     node: WireOptions,
 ) -> None:
@@ -267,7 +292,8 @@ def fork(
         return {}
 
     _change(beats, node, directly, "Beat.Fork", {"at": at, "name": name})
-    typer.echo(f"line {name} continues line {beats.line} with beat {at + 1}")
+    made = {"line": name, "parent": beats.line, "forkedAt": at}
+    say_done(made, as_json, f"line {name} continues line {beats.line} with beat {at + 1}")
 
 
 def _change(

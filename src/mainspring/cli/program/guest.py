@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from mainspring.cli.support.output import CommandFailed
+from mainspring.cli.support.output import CommandFailed, compact, note, safe
 from mainspring.guests import Guest, Limits, run_module
 
 
@@ -25,6 +25,7 @@ def guest(
     wall_limit_ms: Annotated[
         int, typer.Option(min=0, help="Longest run in ms, waiting included. 0: as long as it likes.")
     ] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="What it reports, on standard error, as JSON lines.")] = False,
 ) -> None:
     """Run a WebAssembly guest; its exit code is the command's.
 
@@ -37,7 +38,11 @@ def guest(
             hosted.reserve(number, number)
         for name in attach or []:
             _attach(hosted, name)
-        code = run_module(module, hosted, limits, lambda topic, text: typer.echo(f"{topic}: {text}", err=True))
+
+        def report(topic: str, text: str) -> None:
+            note(compact({"topic": topic, "text": text}) if as_json else safe(f"{topic}: {text}"))
+
+        code = run_module(module, hosted, limits, report)
     raise typer.Exit(code)
 
 

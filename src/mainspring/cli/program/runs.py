@@ -1,36 +1,28 @@
 """`mainspring runs`: look at durable runs, start and steer them, check journals against a changed program.
 
-`list` and `show` read the log and may run beside a node; the node of that log, if it runs, is asked which programs it
-has. `check` needs neither node nor log. All others ask the running node, because a run needs somebody to execute it;
-`cancel`, `fail` and `retry` change one run, or all that `--state`, `--program` and `--prefix` describe.
+All ask the running node but `check`, which needs neither node nor log. `mainspring log runs` reads the log of a node
+that does not run. `cancel`, `fail` and `retry` change one run, or all that `--state`, `--program` and `--prefix`
+describe.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 import typer
 
-from mainspring.cli.support.log_options import LogOptions, opened, reading, stored
-from mainspring.cli.support.messages import WireOptions
+from mainspring.cli.support.messages import WireOptions, data_of
+from mainspring.cli.support.moments import date_text
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed, JsonOption
+from mainspring.cli.support.output import CommandFailed, JsonOption, listing, note, safe, say, say_done, say_json
 from mainspring.client import NodeRefused
-from mainspring.errors import MainspringError
 from mainspring.json_text import JsonRefused, read_value
-from mainspring.log import Log
-from mainspring.runs import History, RunRecord, Runtime
+from mainspring.runs import History, Runtime
 from mainspring.runs import check as check_histories
-from mainspring.runs.durable import RunStore
-from mainspring.settings import Settings
-from mainspring.unix_socket import is_listening, place_to_ask
-
-T = TypeVar("T")
 
 app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 
@@ -50,7 +42,7 @@ class RunFilter:
 
 
 WIDEST_VALUE = 60
-UNFINISHED = ("running", "blocked")
+_PAGE: Final = 50  # of Run.List
 STILL = {"running": "still running", "blocked": "blocked"}
 
 
@@ -63,61 +55,55 @@ def list_runs(
     which: RunFilter,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
     as_json: JsonOption = False,
-    log: LogOptions,
+    node: WireOptions,
 ) -> None:
     """List durable runs by id, with their state and when they began."""
-    found = _read(stored(log), lambda store: store.runs(**asdict(which), limit=limit))
-    if as_json:
-        for record in found:
-            typer.echo(msgspec.json.encode(record).decode())
-        return
-    if not found:
-        typer.echo("no runs", err=True)
-    width = max((len(record.id) for record in found), default=2)
-    programs = _programs(log) if any(record.state in UNFINISHED for record in found) else None
-    for record in found:
-        row = f"{record.id:{width}}  {record.state:9}  {_time(record.created)}  {record.program}"
-        typer.echo(row + (f"  waits for program {record.program}" if _is_waiting(record, programs) else ""))
+    found: list[dict[str, Any]] = []
+    with node.open() as wire:
+        while len(found) < limit:
+            wanted = min(limit - len(found), _PAGE)
+            asked = {**asdict(which), "after": found[-1]["id"] if found else "", "limit": wanted}
+            page = data_of(wire.ask("query", "Run.List", asked))["runs"]
+            found += page
+            if len(page) < wanted:
+                break
+    list_found(found, as_json)
 
 
-def _programs(log: LogOptions) -> list[str] | None:
-    """The programs that the nodes of this log have; None where none can be asked."""
-    settings = log.load().settings
-    place = place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")
-    if not is_listening(place):
-        return None
-    try:
-        return list(WireOptions(socket_path=place).ask("Run.Programs", {}, "query")["programs"])
-    except MainspringError:  # a node of another version
-        return None
+def list_found(found: Iterable[dict[str, Any]], as_json: bool) -> None:
+    """Runs a line each, and what one waits for, where that is known."""
 
+    def cells(run: dict[str, Any]) -> tuple[str, ...]:
+        waits = f"  waits for {run['waitsFor']}" if "waitsFor" in run else ""
+        return run["id"], run["state"], date_text(run["created"]), run["program"] + waits
 
-def _is_waiting(record: RunRecord, programs: list[str] | None) -> bool:
-    return record.state in UNFINISHED and programs is not None and record.program not in programs
+    listing(found, as_json, ("id", "state", "since", "program"), cells, empty="no runs")
 
 
 @app.command()
-def show(run_id: IdArgument, as_json: JsonOption = False, *, log: LogOptions) -> None:
+def show(run_id: IdArgument, as_json: JsonOption = False, *, node: WireOptions) -> None:
     """Show the timeline of a run. Each effect, its answer, when it was performed and how long the answer took.
 
     With --json the output is what `mainspring runs check` reads.
     """
-    history = _read(stored(log), lambda store: store.history(run_id))
+    with node.open() as wire:
+        history = data_of(wire.ask("query", "Run.History", {"id": run_id}))
+        state = data_of(wire.ask("query", "Run.Outcome", {"id": run_id}))
     if as_json:
-        typer.echo(msgspec.json.encode(history).decode())
-        return
-    for line in timeline(history, _programs(log) if history.run.state in UNFINISHED else None):
-        typer.echo(line)
+        say_json(history)
+    else:
+        for line in timeline(msgspec.json.decode(msgspec.json.encode(history), type=History), state.get("waitsFor")):
+            say(safe(line))
 
 
-def timeline(history: History, programs: list[str] | None = None) -> Iterator[str]:
-    """A run for people. `programs` are those of its nodes, where they are known."""
+def timeline(history: History, waits_for: str | None = None) -> Iterator[str]:
+    """A run for people, and what it waits for, where that is known."""
     run = history.run
     yield f"run {run.id}  {run.program}{bytes(run.args).decode()}  {run.state}"
-    ended = f"ended {_time(run.updated)} after {run.updated - run.created} ms"
-    yield f"started {_time(run.created)}, {STILL.get(run.state, ended)}"
-    if _is_waiting(run, programs):
-        yield f"waits for program {run.program}"
+    ended = f"ended {date_text(run.updated)} after {run.updated - run.created} ms"
+    yield f"started {date_text(run.created)}, {STILL.get(run.state, ended)}"
+    if waits_for:
+        yield f"waits for {waits_for}"
     if run.forked_from is not None:
         yield f"forked from {run.forked_from} at effect {run.forked_at}"
     if run.retries:
@@ -148,17 +134,6 @@ def _short(value: bytes | msgspec.Raw) -> str:
     return text if len(text) <= WIDEST_VALUE else text[: WIDEST_VALUE - 3] + "..."
 
 
-def _time(epoch_ms: int) -> str:
-    return datetime.fromtimestamp(epoch_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
-
-
-def _read(settings: Settings, ask: Callable[[RunStore], Coroutine[Any, Any, T]]) -> T:
-    """Open the log, beside a running node where the engine allows it, and ask it something."""
-    with reading(settings) as engine:
-        log = Log(engine)
-        return opened(log, ask(RunStore(log)))
-
-
 # -- asking the node
 
 
@@ -168,11 +143,13 @@ def start(
     args: Annotated[list[str] | None, typer.Argument(metavar="ARG", help="Arguments, each as JSON.")] = None,
     run_id: Annotated[str | None, typer.Option("--id", help="Starting the same id again gives the same run.")] = None,
     *,
+    as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
     """Start a durable run; prints its id."""
     given = [_json(text, "ARG") for text in args or ()]
-    typer.echo(node.ask("Run.Start", {"program": program, "args": given, "id": run_id})["id"])
+    answer = node.ask("Run.Start", {"program": program, "args": given, "id": run_id})
+    say_done(answer, as_json, answer["id"])
 
 
 @app.command()
@@ -181,11 +158,12 @@ def signal(
     name: Annotated[str, typer.Argument(help="What the run waits for.")],
     value: Annotated[str, typer.Argument(help="JSON.")] = "null",
     *,
+    as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
     """Send a value to a run; durable when the command ends."""
     answer = node.ask("Run.Signal", {"id": run_id, "name": name, "value": _json(value, "VALUE")})
-    _done(answer["signalled"], f"{run_id} was signalled", f"run {run_id} is over or unknown")
+    _done(answer, "signalled", run_id, as_json)
 
 
 @app.command()
@@ -194,11 +172,13 @@ def query(
     name: Annotated[str, typer.Argument(help="A query that the run's program declares.")],
     args: Annotated[list[str] | None, typer.Argument(metavar="ARG", help="Arguments, each as JSON.")] = None,
     *,
+    as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
     """Ask a live run something; prints the answer as JSON."""
     asked = {"id": run_id, "name": name, "args": [_json(text, "ARG") for text in args or ()]}
-    typer.echo(msgspec.json.encode(node.ask("Run.Query", asked, "query")["value"]).decode())
+    answer = node.ask("Run.Query", asked, "query")
+    say_json(answer if as_json else answer["value"])
 
 
 @app.command()
@@ -207,11 +187,13 @@ def update(
     name: Annotated[str, typer.Argument(help="An update that the run's program declares.")],
     args: Annotated[list[str] | None, typer.Argument(metavar="ARG", help="Arguments, each as JSON.")] = None,
     *,
+    as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
     """Change a live run; prints the answer as JSON. Durable when the command ends."""
     asked = {"id": run_id, "name": name, "args": [_json(text, "ARG") for text in args or ()]}
-    typer.echo(msgspec.json.encode(node.ask("Run.Update", asked)["value"]).decode())
+    answer = node.ask("Run.Update", asked)
+    say_json(answer if as_json else answer["value"])
 
 
 @app.command()
@@ -232,7 +214,7 @@ def cancel(
         _bulk(node, "cancel", "cancelled", which, as_json, reason=given)
         return
     answer = node.ask("Run.Cancel", {"id": run_id, "reason": given})
-    _done(answer["cancelled"], f"{run_id} was cancelled", f"run {run_id} is over or unknown")
+    _done(answer, "cancelled", run_id, as_json)
 
 
 @app.command()
@@ -249,7 +231,7 @@ def fail(
         _bulk(node, "fail", "failed", which, as_json, reason=why or None)
         return
     answer = node.ask("Run.Fail", {"id": run_id, "why": why})
-    _done(answer["failed"], f"{run_id} was failed", f"run {run_id} is over or unknown")
+    _done(answer, "failed", run_id, as_json)
 
 
 @app.command()
@@ -271,7 +253,8 @@ def retry(
     if run_id is None:
         _bulk(node, "retry", "retried", which, as_json, keep=keep)
         return
-    typer.echo(node.ask("Run.Retry", {"id": run_id, "keep": keep})["id"])
+    answer = node.ask("Run.Retry", {"id": run_id, "keep": keep})
+    say_done(answer, as_json, answer["id"])
 
 
 def _bulk(
@@ -295,12 +278,11 @@ def _bulk(
         after = changed.get("after") or ""
         if not after:
             break
-    if as_json:
-        typer.echo(msgspec.json.encode({"count": count, "refused": refused}).decode())
-    else:
+    if not as_json:
         for run_id, why in refused.items():
-            typer.echo(f"{run_id}: {why}", err=True)
-        typer.echo(f"{count} {'run was' if count == 1 else 'runs were'} {done}")
+            note(safe(f"{run_id}: {why}"))
+    words = f"{count} {'run was' if count == 1 else 'runs were'} {done}"
+    say_done({"count": count, "refused": refused}, as_json, words)
     if refused:
         raise typer.Exit(1)
 
@@ -311,10 +293,12 @@ def fork(
     at: Annotated[int, typer.Option("--at", min=0, help="How many answers the new run begins with.")],
     new_id: Annotated[str | None, typer.Option("--id", help="The id of the new run.")] = None,
     *,
+    as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
     """Start a new run with the first answers of another. Prints its id."""
-    typer.echo(node.ask("Run.Fork", {"id": run_id, "at": at, "newId": new_id})["id"])
+    answer = node.ask("Run.Fork", {"id": run_id, "at": at, "newId": new_id})
+    say_done(answer, as_json, answer["id"])
 
 
 def _json(text: str, name: str) -> Any:
@@ -324,10 +308,10 @@ def _json(text: str, name: str) -> Any:
         raise NodeRefused(error.message, remedy="quote it for the shell: '\"text\"'") from None
 
 
-def _done(happened: bool, said: str, otherwise: str) -> None:
-    if not happened:
-        raise NodeRefused(otherwise, remedy="`mainspring runs list` shows all")
-    typer.echo(said)
+def _done(answer: dict[str, Any], done: str, run_id: str, as_json: bool) -> None:
+    if not answer[done]:
+        raise NodeRefused(f"run {run_id} is over or unknown", remedy="`mainspring runs list` shows all")
+    say_done({"id": run_id, **answer}, as_json, f"{run_id} was {done}")
 
 
 # -- checking
@@ -339,6 +323,7 @@ def check(
     journals: Annotated[
         list[Path], typer.Argument(metavar="JOURNAL", help="Files of `runs show --json`, or directories of them.")
     ],
+    as_json: JsonOption = False,
 ) -> None:
     """Replay stored journals against the program as it is now. Exit code 1 when one does not fit."""
     from mainspring.node import load_program
@@ -348,12 +333,15 @@ def check(
     found.install_runs(runtime)
     verdicts = check_histories(_histories(journals), runtime.programs)
     for verdict in verdicts:
+        if as_json:
+            say_json({**msgspec.structs.asdict(verdict), "fits": not verdict.problem})
+            continue
         fits = "BAD" if verdict.problem else "ok "
-        typer.echo(f"{fits}  {verdict.id}  {verdict.program}  {verdict.effects} effects")
+        say(f"{fits}  {verdict.id}  {verdict.program}  {verdict.effects} effects")
         for line in verdict.problem.splitlines():
-            typer.echo(f"       {line}")
+            say(f"       {line}")
     bad = sum(bool(verdict.problem) for verdict in verdicts)
-    typer.echo(f"{len(verdicts)} journals, {bad} do not fit", err=True)
+    note(f"{len(verdicts)} journals, {bad} do not fit")
     if bad or not verdicts:
         raise typer.Exit(1)
 

@@ -17,18 +17,17 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.settings import load_all
 from mainspring.errors import SettingError
 from mainspring.log import Engine, Log, LogMissing, SqliteEngine, inspect_log, log_file, open_engine
 from mainspring.loop import MonotonicClock
-from mainspring.settings import Loaded, Settings
+from mainspring.settings import Loaded, Settings, load_all
 
 T = TypeVar("T")
 DataOption = Annotated[Path | None, typer.Option("--data", help="The node's data directory.  [default: ./data]")]
 EngineOption = Annotated[
     str | None,
     typer.Option(
-        "--engine", help="Where the log is: sqlite, nats://HOST/LOG or mongodb://HOST/DATABASE.  [default: sqlite]"
+        "--engine", help="sqlite, postgresql://HOST/DB, nats://HOST/LOG or mongodb://HOST/DB.  [default: sqlite]"
     ),
 ]
 

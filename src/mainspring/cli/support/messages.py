@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Self
@@ -19,13 +20,12 @@ from typing import Annotated, Any, Final, Self
 import msgspec
 import typer
 
-from mainspring.cli.support.options import TokenOption, UrlOption
+from mainspring.cli.support.options import TokenOption, UrlOption, token_for
 from mainspring.cli.support.output import CommandFailed
-from mainspring.cli.support.settings import load_all
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids
-from mainspring.settings import Loaded
-from mainspring.unix_socket import is_listening, place_to_ask
+from mainspring.settings import Loaded, load_all
+from mainspring.unix_socket import is_foreign, is_listening, place_to_ask
 
 TIMEOUT_MS: Final = 30_000
 LONGEST_MS: Final = 600_000  # that a node keeps an HTTP request open
@@ -42,6 +42,11 @@ class Wire:
         self._timeout_ms = timeout_ms
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout((timeout_ms + _PATIENCE_MS) / 1000)
+        if is_foreign(self.path):
+            self._socket.close()
+            raise CommandFailed(
+                f"the socket {self.path} belongs to another user", remedy="say where the node is with --socket or --url"
+            )
         try:
             self._socket.connect(str(self.path))
         except OSError as error:
@@ -54,6 +59,11 @@ class Wire:
     def close(self) -> None:
         self._lines.close()
         self._socket.close()
+
+    def abort(self) -> None:
+        """End the connection under a thread that waits for an answer."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         return self
@@ -113,6 +123,9 @@ class HttpWire(Wire):
     def close(self) -> None:
         self._node.close()
 
+    def abort(self) -> None:
+        self._node.abort()
+
     def ask(self, kind: str, type: str, data: Any, **metadata: Any) -> dict[str, Any]:
         if self._timeout_ms > LONGEST_MS:
             raise CommandFailed(
@@ -156,19 +169,25 @@ class WireOptions:
             return Wire(self.socket_path, timeout_ms)
         loaded = loaded if loaded is not None else load_all()
         settings = loaded.settings
-        if self.url is None and (owner_of_data or loaded.sources["bus_url"] == "default"):
+        if self.url is None and (owner_of_data or loaded.sources["url"] == "default"):
             place = place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")
             if owner_of_data or settings.kernel_socket or is_listening(place):
                 return Wire(place, timeout_ms)
-        return HttpWire(self.url if self.url is not None else settings.bus_url, self.token, timeout_ms)
+        if self.url is not None:
+            return HttpWire(self.url, self.token, timeout_ms)
+        return HttpWire(settings.url, token_for(loaded, self.token), timeout_ms)
 
     def ask(self, type: str, data: dict[str, Any], kind: str = "command", **opening: Any) -> dict[str, Any]:
         """The data of the node's reply to the members that are not None; an error of the node is raised."""
         with self.open(**opening) as wire:
-            answer = wire.ask(kind, type, {key: value for key, value in data.items() if value is not None})
-        found: dict[str, Any] = answer["data"]
-        if answer["kind"] == "error":
-            from mainspring.client import NodeRefused
+            return data_of(wire.ask(kind, type, {key: value for key, value in data.items() if value is not None}))
 
-            raise NodeRefused(found.get("message", "the node refused"), remedy=found.get("remedy", ""))
-        return found
+
+def data_of(answer: dict[str, Any]) -> dict[str, Any]:
+    """The data of a node's reply; an error of the node is raised."""
+    found: dict[str, Any] = answer["data"]
+    if answer["kind"] == "error":
+        from mainspring.client import NodeRefused
+
+        raise NodeRefused(found.get("message", "the node refused"), remedy=found.get("remedy", ""))
+    return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from datetime import datetime
+from datetime import UTC, datetime
 
 import typer
 
@@ -51,6 +51,11 @@ def start_frame(text: str, now_ms: int, option: str | None = None) -> dict[str, 
 def clock_text(epoch_ms: int) -> str:
     """The local time of day, with milliseconds."""
     return datetime.fromtimestamp(epoch_ms / 1000).astimezone().strftime("%H:%M:%S.%f")[:-3]
+
+
+def rfc3339(epoch_ms: int) -> str:
+    """The instant for programs: UTC, with milliseconds."""
+    return datetime.fromtimestamp(epoch_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def date_text(epoch_ms: int) -> str:

@@ -33,7 +33,8 @@ export function open(ctx) {
     columns: [
       { label: "Due", width: "minmax(124px, 1fr)", cell: (row) => due(row.deadline) },
       { label: "At", width: "minmax(168px, 1fr)", kind: "m", least: 640, cell: (row) => moment(row.deadline) },
-      { label: "Kind", width: "104px", least: 520, cell: (row) => kindTag(row.kind) },
+      { label: "Kind", width: "104px", least: 520, cell: (row) => kindTag(row.messageKind) },
+      { label: "Timer kind", width: "104px", least: 700, cell: (row) => row.kind === "retry" ? `attempt ${row.attempt ?? 2}` : row.durable ? "durable" : "" },
       { label: "Type", width: "minmax(110px, 2fr)", cell: (row) => row.type },
       { label: "Timer", width: "minmax(110px, 1.6fr)", kind: "m", least: 860, cell: (row) => row.timerId },
       { label: "", width: "96px", kind: "r", keep: (row) => row.timerId, cell: (row) => action(ctx, "Cancel", () => cancel(row), { kind: "plain" }) },
@@ -59,7 +60,7 @@ export function open(ctx) {
     ],
   });
   const place = trouble();
-  const element = h("div", { class: "stack" }, head("Timers and schedules", sentence), place.element, panel("Timers", { note: "kept in memory, gone with the node", class: "holds" }, timers.element), panel("Schedules", { note: "kept in the log", class: "holds" }, plans.element));
+  const element = h("div", { class: "stack" }, head("Timers and schedules", sentence), place.element, panel("Timers", { note: "kept in memory unless durable", class: "holds" }, timers.element), panel("Schedules", { note: "kept in the log", class: "holds" }, plans.element));
 
   async function load() {
     try {

@@ -89,7 +89,7 @@ class DurableCommands:
         assert mail.origin is not None
         entry = self._open.get(message.metadata.id)
         if entry is not None:
-            if same_content(entry.stored.message, message):
+            if same_content(entry.stored.message, message, mail.contract.input):
                 exchange.open_request(mail)
                 entry.mails.append(mail)
             else:
@@ -156,7 +156,7 @@ class DurableCommands:
             self._not_stored(entry)
             return
         for mail in entry.mails:
-            if not same_content(stored.message, mail.message):
+            if not same_content(stored.message, mail.message, mail.contract.input):
                 self._exchange.fail(mail, faults.DUPLICATE_ID, 409, _TAKEN, _OWN_ID)
             elif stored.outcome is not None:
                 self._answer(mail, stored.outcome)
@@ -195,12 +195,23 @@ class DurableCommands:
         if entry is None:
             self._exchange.conclude(mail, outcome)
             return
-        mail.unrecorded = False
         if outcome.kind == "error":
             entry.prepared.clear()
+            if mail.message.metadata.retry is not None:
+                if self._exchange.try_again(mail, outcome):
+                    return
+                self._exchange.dead_messages.gave_up(mail.message, outcome)
+        mail.unrecorded = False
         entry.stored.outcome = outcome
         entry.stored.until_ms = self._exchange.clock.wall_ms() + self._ttl_ms
         self._write_outcome(entry)
+
+    def replace(self, mail: Mail, next_attempt: Mail) -> None:
+        """The attempt that failed is followed by another: what it publishes gets the same ids."""
+        entry = self._open[mail.message.metadata.id]
+        entry.mails[0] = next_attempt
+        entry.stored.message = next_attempt.message
+        entry.published = 0
 
     def _write_outcome(self, entry: CommandEntry) -> None:
         batch = Batch()

@@ -216,7 +216,7 @@ class CommandRecovery:
         remedy = "look for what ends the process, then send the command again under another id"
         self._exchange.counters["faults"] += 1
         error = self._commands.refuse_again(entry, faults.ACTOR_CRASH, 500, text, remedy)
-        self._exchange.recent_faults.append(error)
+        self._exchange.report_fault(error)
 
     def ended(self, id: str) -> None:
         """A command has its outcome, or is another node's."""

@@ -32,7 +32,7 @@ from mainspring.kernel.errors import BadOutput, data_of, text_of
 from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, packed
 from mainspring.kernel.processes.locate import find_handler, find_spawn, names_of
 from mainspring.loop import HandlerThreads, Loop, MonotonicClock, pause, resolve
-from mainspring.message import Message, Metadata, NotEncodable, counted_ids, encode_data, parse
+from mainspring.message import Message, Metadata, NotEncodable, Retry, counted_ids, encode_data, parse
 from mainspring.telemetry import TRACEPARENT, handling, tracing, write_lines
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
@@ -62,15 +62,24 @@ class PipePort:
         self.send(ProcessFrame("emit", type=type, raw=bytes(raw)))
 
     async def request(
-        self, cause: Message, kind: str, type: str, raw: msgspec.Raw, timeout_ms: float | None
+        self,
+        cause: Message,
+        kind: str,
+        type: str,
+        raw: msgspec.Raw,
+        timeout_ms: float | None,
+        retry: Retry | None = None,
     ) -> Message:
-        answer = await self._ask(ProcessFrame("ask", kind=kind, type=type, raw=bytes(raw), amount=timeout_ms))
+        frame = ProcessFrame("ask", kind=kind, type=type, raw=bytes(raw), amount=timeout_ms, retry=retry)
+        answer = await self._ask(frame)
         metadata = Metadata(self._ids(), self._loop.clock.wall_ms(), cause.metadata.correlation, cause.id)
         return Message(answer.kind, answer.type or type, msgspec.Raw(answer.raw), metadata)  # type: ignore[arg-type]
 
-    def after(self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw) -> str:
+    def after(
+        self, cause: Message, delay_ms: float, kind: str, type: str, raw: msgspec.Raw, retry: Retry | None = None
+    ) -> str:
         id = self._ids()
-        self.send(ProcessFrame("after", kind=kind, type=type, raw=bytes(raw), text=id, amount=delay_ms))
+        self.send(ProcessFrame("after", kind=kind, type=type, raw=bytes(raw), text=id, amount=delay_ms, retry=retry))
         return id
 
     def sleep(self, ms: float) -> Awaitable[None]:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from mainspring.kernel.processes.locate import FunctionLocation
+from mainspring.message import Retry
 
 MAX_FRAME_BYTES: Final = 256 << 20  # far beyond any message; more is a broken stream
 _LENGTH: Final = struct.Struct("!I")
@@ -34,6 +35,7 @@ class ProcessFrame(msgspec.Struct, array_like=True, omit_defaults=True):
     text: str = ""
     ask: int = 0
     amount: float | None = None
+    retry: Retry | None = None
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -120,6 +120,7 @@ class ProcessActor(HandlerActor):
     def __init__(self, slot: ProcessSlot, job: Job) -> None:
         super().__init__(slot)
         self._process_slot = slot
+        self._encoding = next((each.encoding for each in slot.plan.capability.handlers), None)
         self._numbers = itertools.count(1)
         self._number = 0
         self._beginning = False  # a mail waits for the process to begin, and will report if it never does
@@ -132,7 +133,7 @@ class ProcessActor(HandlerActor):
         self.child.kill()
 
     def _encoded(self, mail: Mail, result: Any) -> Any:
-        return result  # the process has checked and encoded it
+        return mail.contract.output.sealed(result)  # the process has checked it and made it JSON
 
     async def _call(self, mail: Mail) -> Any:
         self._beginning = True
@@ -161,6 +162,8 @@ class ProcessActor(HandlerActor):
     def _begun(self, mail: Mail) -> Message:
         """The message as the process gets it: what it leads to belongs below the span of its handling."""
         message, doing = mail.message, mail.doing
+        if self._encoding is not None:
+            message = msgspec.structs.replace(message, raw=mail.contract.input.opened(message.raw))
         if doing is None:
             return message
         metadata = msgspec.structs.replace(message.metadata, traceparent=doing.traceparent)
@@ -179,12 +182,17 @@ class ProcessActor(HandlerActor):
             if self._outcome is not None and frame.number == self._number:
                 resolve(self._outcome, frame)
         elif frame.op == "emit":
-            self._port.emit(cause, frame.type, msgspec.Raw(frame.raw))
+            self._port.emit(cause, frame.type, self._sent(frame))
         elif frame.op == "after":
             delay = frame.amount or 0.0
-            self._port.after(cause, delay, frame.kind, frame.type, msgspec.Raw(frame.raw), id=frame.text)
+            self._port.after(cause, delay, frame.kind, frame.type, self._sent(frame), frame.retry, id=frame.text)
         else:
             self._process_slot.tasks.start(self._answer(frame, cause), frame.op)
+
+    def _sent(self, frame: ProcessFrame) -> msgspec.Raw:
+        """The data of a message that the process sends: the codec is used here, not there."""
+        raw = msgspec.Raw(frame.raw)
+        return raw if self._encoding is None else self._encoding.seal_data(frame.type, raw)
 
     async def _answer(self, frame: ProcessFrame, cause: Message) -> None:
         """Ask or publish for the actor, and send it the result."""
@@ -195,9 +203,10 @@ class ProcessActor(HandlerActor):
                 published = await self._port.publish(cause, frame.type, payload, options)
                 answer.raw = bytes(encode_data(published))
             else:
-                raw = msgspec.Raw(frame.raw)
-                outcome = await self._port.request(cause, frame.kind, frame.type, raw, frame.amount)
-                answer.kind, answer.type, answer.raw = outcome.kind, outcome.type, bytes(outcome.raw)
+                sent = self._sent(frame)
+                outcome = await self._port.request(cause, frame.kind, frame.type, sent, frame.amount, frame.retry)
+                raw = bytes(outcome.raw) if self._encoding is None else self._encoding.open(outcome.raw)
+                answer.kind, answer.type, answer.raw = outcome.kind, outcome.type, raw
         except Exception as error:
             failed = error if isinstance(error, Fail) else temporary_refusal(error) or Fail(500, text_of(error))
             answer.kind, answer.raw = "error", bytes(encode_data(data_of(failed)))
@@ -276,12 +285,12 @@ class ProcessWorker(EventListeners):
 
     def _on_frame(self, frame: ProcessFrame) -> None:
         if frame.op == "said":
-            self._fire(MessageEvent(msgspec.json.decode(frame.raw)))
+            self.dispatch_event(MessageEvent(msgspec.json.decode(frame.raw)))
         elif frame.op == "error":
-            self._fire(ErrorEvent(RemoteCrash(frame.text), frame.text))
+            self.dispatch_event(ErrorEvent(RemoteCrash(frame.text), frame.text))
 
     def _on_gone(self, text: str) -> None:
-        self._fire(ErrorEvent(ProcessEnded(text), text))
+        self.dispatch_event(ErrorEvent(ProcessEnded(text), text))
 
 
 class ProcessWorkerSlot(_OwnsProcesses, WorkerSlot):

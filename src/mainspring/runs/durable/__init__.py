@@ -14,8 +14,35 @@
 - `replay_check`: whether the program of today fits the journals of yesterday
 """
 
-from mainspring.runs.durable.records import check_id, ended_runs, entry_key
+from mainspring.runs.durable.records import (
+    JOURNAL,
+    JOURNAL_READERS,
+    LIVE,
+    PROGRESS,
+    RECORD_READERS,
+    RUNS,
+    SIGNALS,
+    UPDATES,
+    check_id,
+    ended_runs,
+    entry_key,
+)
 from mainspring.runs.durable.store import RunStore
 from mainspring.runs.values import error_fields, reason_json
 
-__all__ = ["RunStore", "check_id", "ended_runs", "entry_key", "error_fields", "reason_json"]
+__all__ = [
+    "JOURNAL",
+    "JOURNAL_READERS",
+    "LIVE",
+    "PROGRESS",
+    "RECORD_READERS",
+    "RUNS",
+    "SIGNALS",
+    "UPDATES",
+    "RunStore",
+    "check_id",
+    "ended_runs",
+    "entry_key",
+    "error_fields",
+    "reason_json",
+]

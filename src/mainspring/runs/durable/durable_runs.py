@@ -210,6 +210,11 @@ class DurableRuns:
         """Execute a loaded run again: its journal answers what it knows, then handlers do."""
         record = loaded.record
         program = self.programs.get(record.program)
+        if loaded.damage:
+            run = self._open(loaded)
+            self.prepare(run, loaded)
+            self.blocked.journal_damaged(run, loaded.damage)
+            return run
         try:
             run = self.new_run(record, program, opened=True)
         except Exception as error:  # the stored arguments no longer fit

@@ -8,7 +8,13 @@
 - `documents/`: OpenAPI, AsyncAPI, CloudEvents. `pages`: the dashboard, the JavaScript client, the program's pages.
 """
 
-from mainspring.server.http.access import Identify, TokenAuthenticator, claimed_agent
+from mainspring.server.http.access import (
+    Identify,
+    TokenAuthenticator,
+    claimed_agent,
+    outside_middleware,
+    trusting_own_user,
+)
 from mainspring.server.http.call import Face
 from mainspring.server.http.connection import HttpRunner
 from mainspring.server.http.pages import Dashboard, add_client_js, add_pages
@@ -27,4 +33,6 @@ __all__ = [
     "claimed_agent",
     "openapi_document",
     "openapi_text",
+    "outside_middleware",
+    "trusting_own_user",
 ]

@@ -22,6 +22,7 @@ certificate instead, where the node has an authority for those of clients: TLS h
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
@@ -40,12 +41,14 @@ from mainspring.server.http.problem import Handler, HttpProblem
 Identify = Callable[[web.Request], Awaitable[Who]]
 
 _LOCAL_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
+SERVER: Final = "mainspring"
 _EXPOSED_HEADERS: Final = "Allow, Location, Retry-After"
 _PREFLIGHT_AGE_S: Final = "600"
 
 SUBPROTOCOL: Final = "mainspring"
 TOKEN_PROTOCOL: Final = "mainspring.token."
 SID_DIGITS: Final = 12  # of a random id: enough to tell connections apart, and every event carries it
+OUTSIDE: Final = "X-Mainspring-Outside"  # the address of who asks through a web server of the node's program
 MAX_TOKEN: Final = 512  # characters; ours have 46
 FURTHEST_S: Final = 86_400.0  # one sleep; clocks are set, so the rest is counted again then
 
@@ -72,7 +75,7 @@ class OriginCheck:
         @web.middleware
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             if self._check_host:
-                _check_host(request.host, self._allowed_hosts)
+                _check_host(request.host, self._allowed_hosts, is_mounted=OUTSIDE in request.headers)
             origin = request.headers.get(hdrs.ORIGIN)
             if origin is None:
                 return await handler(request)
@@ -87,9 +90,18 @@ class OriginCheck:
         return check
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        """For `on_response_prepare`: a page of an allowed origin may read the answer."""
+        """For `on_response_prepare`: a page of an allowed origin may read the answer, and no other may use it.
+
+        An answer that says nothing else is for its reader alone: no cache keeps it, no page includes it.
+        """
+        headers = response.headers
+        headers[hdrs.SERVER] = SERVER  # without the versions of what is used
+        headers.setdefault("X-Content-Type-Options", "nosniff")
+        headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
         origin = request.headers.get(hdrs.ORIGIN)
-        if origin is not None and self._is_allowed(origin):
+        is_allowed = origin is not None and self._is_allowed(origin)
+        headers.setdefault("Cross-Origin-Resource-Policy", "cross-origin" if is_allowed else "same-origin")
+        if origin is not None and is_allowed:
             response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
             response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = _EXPOSED_HEADERS
             response.headers.add(hdrs.VARY, hdrs.ORIGIN)
@@ -119,11 +131,12 @@ def _is_own(origin: str, host: str) -> bool:
     return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
 
 
-def _check_host(host: str, allowed_hosts: frozenset[str]) -> None:
+def _check_host(host: str, allowed_hosts: frozenset[str], *, is_mounted: bool) -> None:
+    """Where it is mounted in a web application, names without a dot are let in: tests use them, and no DNS has them."""
     name = ""
     with suppress(ValueError):
         name = urlsplit(f"//{host}").hostname or ""
-    if name in _LOCAL_NAMES or name.endswith(".localhost") or name in allowed_hosts:
+    if name in _LOCAL_NAMES or name.endswith(".localhost") or name in allowed_hosts or (is_mounted and "." not in name):
         return
     with suppress(ValueError):
         ip_address(name)
@@ -138,12 +151,60 @@ def _check_host(host: str, allowed_hosts: frozenset[str]) -> None:
 # --- who is asking ---
 
 
+def outside_middleware(*, needs_token: bool) -> Middleware:
+    """For requests that come through a web server of the node's program: they are from where that server says.
+
+    Without tokens everybody whom it serves might do everything, so only this machine is let in, as on the port.
+    """
+
+    @web.middleware
+    async def note_address(request: web.Request, handler: Handler) -> web.StreamResponse:
+        address = request.headers.get(OUTSIDE)
+        if address is None or not _is_unix(request):
+            return await handler(request)
+        if not needs_token and not _may_be_here(address):
+            raise HttpProblem(
+                "forbidden",
+                "This node has no tokens, so it answers only to its own machine.",
+                "Make one with `mainspring token new` and put its line into MAINSPRING_TOKENS.",
+            )
+        return await handler(request.clone(remote=address))
+
+    return note_address
+
+
+def _is_unix(request: web.Request) -> bool:
+    connection = None if request.transport is None else request.transport.get_extra_info("socket")
+    return connection is not None and connection.family == socket.AF_UNIX
+
+
+def _may_be_here(address: str) -> bool:
+    try:
+        return ip_address(address).is_loopback
+    except ValueError:
+        return True  # no network: a unix socket, or a test
+
+
 async def claimed_agent(request: web.Request) -> Caller:
     """The identity a request claims while no tokens are configured; the query wins over the header."""
     agent = request.query.get("agent_id") or request.headers.get("X-Agent-Id")
     if agent is not None and not agent.isprintable():
         raise HttpProblem("bad_query", "The agent id is not printable text.", "Send plain text.")
     return Caller(agent or None, address=request.remote or "")
+
+
+def trusting_own_user(identify: Identify) -> Identify:
+    """Ask nobody for a token who comes through a unix socket: it is a process of the node's own user and program.
+
+    Unless it speaks for somebody else (`OUTSIDE`), as a web server does in which the node's pages are mounted.
+    """
+
+    async def who(request: web.Request) -> Who:
+        if OUTSIDE not in request.headers and _is_unix(request):
+            return Caller(None)
+        return await identify(request)
+
+    return who
 
 
 class TokenAuthenticator:

@@ -14,13 +14,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 from bson.errors import BSONError
 from pymongo import ReplaceOne
 from pymongo.errors import BulkWriteError, PyMongoError
 
-from mainspring.log.contract import LogUnavailable
+from mainspring.log.contract import LogUnavailable, MissedTooMuch
 from mainspring.log.engines.mongo import documents as docs
 from mainspring.log.engines.mongo.connection import MongoAddress, is_duplicate
 from mainspring.log.engines.mongo.documents import Document, JournalEntry, JournalRemoval, PartitionStanding
@@ -253,7 +254,7 @@ class Placing:
                     pause = _SHORTEST_MS
                     continue
                 longest = _LONGEST_MS if self._is_awaited() else _UNAWAITED_MS
-            except PyMongoError:
+            except (PyMongoError, LogUnavailable):
                 longest = _LOST_MS
                 self._begin_waiting()  # the one whose turn it is may have the same trouble
             await self._rest(max(pause, self._clock.now_ms() - asked_ms))  # a slow server is not asked more often
@@ -295,6 +296,9 @@ class Placing:
         return self._clock.now_ms() - self._since_ms
 
     async def _apply(self, run: list[JournalEntry]) -> None:
+        await self._journal.history.write(partial(self._put_in_place, run))
+
+    async def _put_in_place(self, run: list[JournalEntry]) -> None:
         await self._applier.apply(run)
         applied, _ = await self._journal.reached("applied")
         if applied < run[-1].number:
@@ -392,14 +396,21 @@ class JournalTrimmer:
         self._ages.append((now, self._log_state.applied, self._log_state.version))
         try:
             await self._journal.check_position(self._log_state.position)
-            if (known := self._reached_by(now - self._keep_ms)) is not None:
-                await self._journal.purge(*known)
-            stones = self._reached_by(now - _STONES_MS)
-            await self._applier.tidy(stones[0] if stones else 0, self._clock.wall_ms() - _DAY_MS)
-        except PyMongoError:
+            await self._journal.history.write(partial(self._delete_old, now))
+        except MissedTooMuch:
+            raise
+        except (PyMongoError, LogUnavailable):
             return  # the next round does it
         while len(self._ages) > 1 and self._ages[1][0] <= now - max(_STONES_MS, self._keep_ms):
             self._ages.popleft()
+
+    async def _delete_old(self, now: int) -> None:
+        known, stones = self._reached_by(now - self._keep_ms), self._reached_by(now - _STONES_MS)
+        if known is not None and self._log_state.position > 1:
+            number, version = known
+            # The newest entry always stays: nodes compare it with what they have seen.
+            await self._journal.purge(min(number, self._log_state.position - 1), version)
+        await self._applier.tidy(stones[0] if stones else 0, self._clock.wall_ms() - _DAY_MS)
 
     def _reached_by(self, then_ms: int) -> tuple[int, int] | None:
         found = None

@@ -26,9 +26,10 @@ from pymongo.errors import (
     WaitQueueTimeoutError,
     WriteConcernError,
 )
+from pymongo.monitoring import ConnectionPoolListener
 
 from mainspring.errors import MainspringError, SettingError
-from mainspring.log.contract import Durability, LogUnavailable
+from mainspring.log.contract import Durability, LogAccess, LogUnavailable
 from mainspring.loop import Clock
 
 _CONNECT_MS: Final = 2_000
@@ -42,7 +43,25 @@ class _Plain(TypeDecoder):
         return int(value)
 
 
-def connect(address: MongoAddress) -> Any:
+class _NewConnections(ConnectionPoolListener):
+    """Calls `note` before anything is sent over a connection that is new."""
+
+    def __init__(self, note: Callable[[], object]) -> None:
+        self._note = note
+
+    def connection_created(self, event: object) -> None:
+        self._note()
+
+    def _ignore(self, event: object) -> None:
+        pass
+
+    pool_created = pool_ready = pool_cleared = pool_closed = _ignore
+    connection_ready = connection_closed = _ignore
+    connection_check_out_started = connection_check_out_failed = _ignore
+    connection_checked_out = connection_checked_in = _ignore
+
+
+def connect(address: MongoAddress, on_connection: Callable[[], object] = lambda: None) -> Any:
     """A client; nothing is sent yet. Raises `SettingError` for options the driver refuses."""
     wanted: dict[str, Any] = {
         "w": "majority",
@@ -57,7 +76,9 @@ def connect(address: MongoAddress) -> Any:
         del wanted["sockettimeoutms"]
     options = {name: value for name, value in wanted.items() if name not in address.given}
     try:
-        return AsyncMongoClient(address.url, retryWrites=False, **options)
+        return AsyncMongoClient(
+            address.url, retryWrites=False, event_listeners=[_NewConnections(on_connection)], **options
+        )
     except (ConfigurationError, InvalidURI, ValueError, TypeError, OSError) as error:
         raise SettingError(
             f"the address of MongoDB cannot be used: {error}", remedy="write mongodb://USER:PASSWORD@HOST:PORT/DATABASE"
@@ -142,12 +163,6 @@ def _milliseconds(key: str, value: str) -> int:
 
 _ACCESS_CODES = frozenset((13, 18, 31, 8000))  # unauthorized, authentication failed, no such role, Atlas' own
 _DUPLICATE = 11000
-
-
-class LogAccess(MainspringError):
-    """The server is there and does not let this node in."""
-
-    code = "log_access"
 
 
 def never_sent(error: PyMongoError) -> bool:

@@ -13,7 +13,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from bson import ObjectId
@@ -28,6 +30,7 @@ from mainspring.log.contract import (
     EngineSetup,
     FormatError,
     Inspection,
+    KeptTail,
     LogUnavailable,
     Mark,
     MissedTooMuch,
@@ -41,9 +44,11 @@ from mainspring.log.contract import (
     StoredEvent,
     Watched,
     event_bytes,
+    log_gone,
     lookups_for,
     outline_of,
 )
+from mainspring.log.engines.history import CommitMark, LogTrace, OtherHistory, keep_aside
 from mainspring.log.engines.mongo import documents
 from mainspring.log.engines.mongo.applier import Applier, JournalTrimmer, Placing
 from mainspring.log.engines.mongo.connection import (
@@ -68,6 +73,7 @@ from mainspring.log.engines.mongo.plan import (
     Present,
     groups_of,
 )
+from mainspring.log.log_clock import LogClock
 from mainspring.loop import BackgroundTasks, Clock, MonotonicClock
 
 T = TypeVar("T")
@@ -98,14 +104,19 @@ class MongoEngine(Watched):
     ) -> None:
         super().__init__()
         self.address: MongoAddress = parse_address(url, database)
-        self._clock = clock or MonotonicClock()
+        self._clock = LogClock(clock or MonotonicClock())
         self._patience = Patience(self.address, self._clock)
         self._step = step
         self._recent_bytes = recent_bytes
+        self.aside: Path | None = None  # beside it a log file is made of what only this node has seen
+        self.trace: LogTrace | None = None
         self._client: Any = None
         self._database: Any = None
         self._tasks = BackgroundTasks(_logger, "the MongoDB engine")
         self._fault: MainspringError | None = None  # why this engine is of no use any more
+        self._ending: asyncio.Task[None] | None = None
+        self._on_failure: list[Callable[[MainspringError], object]] = []
+        self._on_connection: Callable[[], object] = lambda: None
         self._committing = asyncio.Lock()
         self._looking = asyncio.Lock()
         self.losses: int = 0  # plans that found their place in the journal taken, and were made again
@@ -124,7 +135,7 @@ class MongoEngine(Watched):
         if self._client is not None:
             return
         self._node = str(ObjectId())
-        client = connect(self.address)
+        client = connect(self.address, lambda: self._on_connection())
         try:
             await self._start(client, database_of(client, self.address))
         except PyMongoError as error:
@@ -136,12 +147,17 @@ class MongoEngine(Watched):
 
     async def _start(self, client: Any, database: Any) -> None:
         if not await documents.check_format(database):
-            await documents.create(database)
+            await _make_unless_gone(database, self.address, self.trace, begin_anew=False)
+        identity = await documents.identity_of(database)
+        if self.trace is not None:
+            self.trace.remember(identity, self.address.shown)
         self._fault = None
         self._database = database
         self._reader = MongoReader(database)
-        self._journal = Journal(database, self._node, self.address.shown, self._clock, self._step)
+        self._journal = Journal(database, identity, self._node, self.address.shown, self._clock, self._step)
         position, version = max(await self._journal.reached("applied"), await self._journal.reached("floor"))
+        self._journal.history.last = await self._journal.mark_at(position) or CommitMark(position)
+        self._on_connection = self._journal.history.note_link
         self._log_state = MongoLogState(position, version, await self._reader.standings(), self._recent_bytes)
         applier = Applier(database, self._step)
         self._placing = Placing(self._journal, self._log_state, applier, self.address)
@@ -154,6 +170,7 @@ class MongoEngine(Watched):
         for work in works:
             self._tasks.start(self._keep(work), work.__name__)
         self._client = client
+        await self._clock.ask(self)
 
     async def close(self) -> None:
         if self._client is None:
@@ -168,6 +185,9 @@ class MongoEngine(Watched):
 
     async def _stop(self, client: Any) -> None:
         self._client = None
+        self._on_failure.clear()
+        if self._ending is not None:
+            await self._ending  # what only this node has seen is being kept
         await self._tasks.cancel(repeat_s=0.1)  # a cancellation that comes with an answer can be lost in the driver
         await client.close()
 
@@ -184,8 +204,32 @@ class MongoEngine(Watched):
 
     def _note(self, error: MainspringError) -> None:
         """After some errors nothing that this engine knows can be trusted."""
-        if isinstance(error, MissedTooMuch | FormatError):
+        if isinstance(error, MissedTooMuch | FormatError) and self._fault is None:
             self._fault = error
+            self._ending = asyncio.create_task(self._end(error), name="end of the MongoDB engine")
+
+    async def _end(self, error: MainspringError) -> None:
+        _logger.error("the log cannot be followed any further: %s", error)
+        if isinstance(error, OtherHistory) and self.aside is not None:
+            held = (
+                (state.recent, KeptTail(*place, state.standing.tail))
+                for place, state in self._log_state.partitions.items()
+                if state.recent
+            )
+            try:
+                kept = await keep_aside(self.aside, held)
+            except (MainspringError, OSError) as failure:
+                _logger.error("what only this node has seen could not be kept: %s", failure)
+            else:
+                _logger.error("the newest events that this node has seen are kept in %s", kept)
+        for callback in self._on_failure:
+            callback(error)
+
+    def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
+        """Call with the reason when this node can follow the log no further; at once if that is so already."""
+        self._on_failure.append(callback)
+        if self._fault is not None and (self._ending is None or self._ending.done()):
+            callback(self._fault)
 
     def _check(self) -> None:
         if self._client is None:
@@ -200,20 +244,42 @@ class MongoEngine(Watched):
         hello = await self._patience(lambda: self._client.admin.command("hello"))
         return describe(hello, self._client.write_concern.document)
 
+    async def time_ms(self) -> int:
+        if self._client is None:
+            raise LogUnavailable(f"the log at {self.address.shown} is not open", remedy="open it first")
+        hello = await self._patience(lambda: self._client.admin.command("hello"))
+        time: datetime = hello["localTime"]
+        return round(time.replace(tzinfo=UTC).timestamp() * 1000)
+
     async def _look(self) -> bool:
         """Take in what is new in the journal; whether there was something."""
         position = self._log_state.position
         async with self._looking:
             if self._log_state.position == position:
+                await self._journal.history.compare()
                 for entry in await self._journal.after(position):
+                    await self._check_history(entry)
                     self._absorb(entry)
         return self._log_state.position != position
+
+    async def _check_history(self, entry: JournalEntry) -> None:
+        """Its writer must have seen what this node has seen. Whose history is that of the server?"""
+        history = self._journal.history
+        if entry.number == history.last.number + 1 and not history.last.is_followed_by(entry.before):
+            await history.compare_now()
+            raise OtherHistory(
+                f"two histories: entry {entry.mark} of the journal was written by a node that had seen another entry "
+                f"{history.last.number} than {history.last}, which the server has",
+                remedy="stop all nodes; keep the documents of `commits` from that entry on and remove them there; then "
+                "start the nodes again",
+            )
 
     def _absorb(self, entry: JournalEntry) -> None:
         """Take in one entry of the journal, and tell who watches."""
         if entry.number != self._log_state.position + 1:
             return  # it came another way meanwhile
         self._log_state.absorb(entry)
+        self._journal.history.last = entry.mark
         self._placing.add(entry)
         own = entry.node == self._node
         if own:
@@ -463,14 +529,32 @@ class MongoEngine(Watched):
 
 
 def open_engine(url: str, setup: EngineSetup) -> MongoEngine:
-    return MongoEngine(url, database=setup.database, clock=setup.clock)
+    engine = MongoEngine(url, database=setup.database, clock=setup.clock)
+    engine.aside = Path(setup.data_dir) / f"mongodb-{engine.address.database}.sqlite3"
+    engine.trace = _trace(engine.address, setup)
+    return engine
+
+
+def _trace(address: MongoAddress, setup: EngineSetup) -> LogTrace:
+    return LogTrace(Path(setup.data_dir) / f"mongodb-{address.database}.log-id")
+
+
+async def _make_unless_gone(
+    database: Any, address: MongoAddress, trace: LogTrace | None, *, begin_anew: bool
+) -> list[str]:
+    """Make what is missing, but no empty log where one was, unless that is wanted; what was made, in words."""
+    if not await documents.check_format(database) and trace is not None and trace.exists:
+        if not begin_anew:
+            raise log_gone(f"there is no log at {address.shown}, and this node was part of one there")
+        trace.forget()
+    return await documents.create(database)
 
 
 async def init(url: str, setup: EngineSetup) -> list[str]:
     """Make the collections and indexes that are missing; what was done, in words. Harmless beside running nodes."""
-    async with _client(parse_address(url, setup.database)) as (_, opened):
-        await documents.check_format(opened)
-        return await documents.create(opened)
+    address = parse_address(url, setup.database)
+    async with _client(address) as (_, opened):
+        return await _make_unless_gone(opened, address, _trace(address, setup), begin_anew=setup.begin_anew)
 
 
 async def inspect(url: str, setup: EngineSetup) -> Inspection:
@@ -490,6 +574,7 @@ async def inspect(url: str, setup: EngineSetup) -> Inspection:
         replicas=members_of(hello),
         durability=durability,
         loss_window_s=0 if durability.durable else None,
+        gone=not there and _trace(address, setup).exists,
     )
 
 

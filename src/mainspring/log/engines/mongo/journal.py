@@ -10,19 +10,24 @@ whether the one found there is the own one, and twice it cannot be stored.
 Old entries are deleted. Their numbers must stay used all the same, or a node that was stopped for an hour could store
 its next commit in the past. So before entries are deleted, `floor` is written, and after each insert it is read: an
 entry that came to lie at or below the floor does not count, and its node gets `MissedTooMuch`.
+
+Each entry carries the digest of all before it. Over a new connection nothing is inserted before the newest entry that
+this node knows was compared with the server's (`KnownHistory`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final, Literal
 
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
 from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError
-from mainspring.log.contract import InDoubt, MissedTooMuch
+from mainspring.log.contract import InDoubt, LogUnavailable, MissedTooMuch
+from mainspring.log.engines.history import CommitMark, KnownHistory, OtherHistory, mark_after, other_history
 from mainspring.log.engines.mongo import documents as docs
 from mainspring.log.engines.mongo.connection import may_pass, never_sent, translated
 from mainspring.log.engines.mongo.documents import Body, JournalEntry
@@ -35,38 +40,34 @@ _AGAIN: Final = Backoff(first_ms=20, longest_ms=500)
 class Journal:
     """`step` gets the name of each write before it happens; tests stop the process there."""
 
-    def __init__(self, database: Any, node: str, shown: str, clock: Clock, step: Callable[[str], object]) -> None:
+    def __init__(
+        self, database: Any, identity: str, node: str, shown: str, clock: Clock, step: Callable[[str], object]
+    ) -> None:
         self.commits: Any = database[docs.COMMITS]
         self._meta = database[docs.META]
+        self._identity = identity
         self.node = node
         self._shown = shown
         self.clock = clock
         self._step = step
         self._tries = 0
         self._ahead = 1
+        self.history: KnownHistory = KnownHistory(CommitMark(), self.mark_at, clock)
 
     # -- writing
 
     async def append(self, number: int, body: Body, deadline_ms: int) -> JournalEntry | None:
         """The entry, durably stored under this number; None when another node has it.
 
-        Raises `LogUnavailable` when it is certainly not stored, `InDoubt` when that is not known, `MissedTooMuch`.
+        Raises `LogUnavailable` when it is certainly not stored, `InDoubt` when that is not known, `MissedTooMuch`, and
+        `OtherHistory`.
         """
-        self._tries += 1
-        entry = JournalEntry(number, self.node, f"{self.node}:{self._tries}", self.clock.wall_ms(), body)
-        document = {
-            "_id": docs.commit_id(number),
-            "node": entry.node,
-            "token": entry.token,
-            "at": entry.at,
-            "format": docs.FORMAT,
-            "body": docs.encode_body(body),
-        }
+        entry, document = self._entry(number, body)
         sent = False
         pauses = _AGAIN.series()
         while True:
             try:
-                stored = await self._insert(document, sent)
+                stored = await self.history.write(partial(self._insert, document, sent))
                 if stored:
                     sent = True
                     await self.check_position(number - 1)
@@ -77,7 +78,30 @@ class Journal:
                 sent = sent or (may_pass(error) and not never_sent(error))
                 if not may_pass(error) or self.clock.now_ms() >= deadline_ms:
                     raise self._given_up(error, sent) from error
+            except OtherHistory:
+                if sent:  # it stands in a log that is not this one
+                    await self.commits.delete_one({"_id": document["_id"], "token": document["token"]})
+                raise
+            except LogUnavailable as error:
+                if isinstance(error, MissedTooMuch) or self.clock.now_ms() >= deadline_ms:
+                    raise
             await asyncio.sleep(pauses.failed() / 1000)
+
+    def _entry(self, number: int, body: Body) -> tuple[JournalEntry, dict[str, Any]]:
+        self._tries += 1
+        token, before, data = f"{self.node}:{self._tries}", self.history.last.digest, docs.encode_body(body)
+        entry = JournalEntry(
+            number, self.node, token, self.clock.wall_ms(), body, before, mark_after(before, number, token, data)
+        )
+        return entry, {
+            "_id": docs.commit_id(number),
+            "node": entry.node,
+            "token": entry.token,
+            "at": entry.at,
+            "format": docs.FORMAT,
+            "before": before,
+            "body": data,
+        }
 
     async def _insert(self, document: dict[str, Any], again: bool) -> bool | None:
         """Whether it is stored; None when that cannot be seen yet."""
@@ -91,7 +115,7 @@ class Journal:
         found = await self.commits.find_one({"_id": document["_id"]}, {"token": 1})
         if found is None:
             return None
-        if found["token"] != document["token"]:
+        if found.get("token") != document["token"]:
             return False
         # It is at the primary. A majority has it once a majority has something that came after it.
         await self._meta.update_one({"_id": "settled"}, {"$set": {"token": document["token"]}}, upsert=True)
@@ -121,17 +145,21 @@ class Journal:
 
     async def _read(self, number: int) -> JournalEntry | None:
         found = await self.commits.find_one({"_id": docs.commit_id(number)})
-        if found is None:
-            return None
-        body = docs.decode_body(found["body"], found["format"])
-        return JournalEntry(number, found["node"], found["token"], found["at"], body)
+        return None if found is None else docs.entry_of(number, found, _mark(number, found))
+
+    async def mark_at(self, number: int) -> CommitMark | None:
+        """Of the server's entry; without a token when old entries up to this one were deleted; None when it is lost."""
+        found = await self.commits.find_one({"_id": docs.commit_id(number)})
+        if found is not None:
+            return _mark(number, found)
+        return CommitMark(number) if (await self.reached("floor"))[0] >= number else None
 
     # -- how far it is applied, and how far it is gone
 
     async def reached(self, name: Literal["applied", "floor"]) -> tuple[int, int]:
         """Number and last version of the entry up to which all are in the collections, or are deleted."""
         found = await self._meta.find_one({"_id": name})
-        return (found["number"], found["version"]) if found else (0, 0)
+        return (int(found["number"]), int(found["version"])) if found else (0, 0)
 
     async def set_applied(self, number: int, version: int) -> None:
         self._step("applied")
@@ -148,12 +176,24 @@ class Journal:
         await self._meta.update_one({"_id": name}, {"$max": {"number": number, "version": version}}, upsert=True)
 
     async def check_position(self, position: int) -> None:
-        """Raise `MissedTooMuch` when entries that this node has not seen are gone."""
-        if (await self.reached("floor"))[0] > position:
+        """Raise `MissedTooMuch` when entries that this node has not seen are gone, `OtherHistory` when all are."""
+        found = {each["_id"]: each async for each in self._meta.find({"_id": {"$in": ["floor", "format"]}})}
+        if found.get("format", {}).get("log") != self._identity:
+            raise other_history("the log", self._identity, "gone" if "format" not in found else "another one")
+        if found.get("floor", {"number": 0})["number"] > position:
             raise MissedTooMuch(
                 "this node was away for longer than the journal of the log is kept",
                 remedy="start it again; to bridge longer absences raise keep_ms in the address",
             )
+
+
+def _mark(number: int, found: dict[str, Any]) -> CommitMark:
+    before, body = found.get("before", b""), found.get("body")  # of a document that no node has written, too
+    return mark_after(_bytes(before), number, str(found.get("token", "")), _bytes(body))
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""
 
 
 # -- learning what other nodes commit
@@ -195,7 +235,9 @@ class JournalFollower:
                     pause = _SHORTEST_MS // 2  # more may come soon
                 self.reconnects += lost
                 lost = False
-            except PyMongoError:
+            except MissedTooMuch:
+                raise
+            except (PyMongoError, LogUnavailable):
                 pause, lost = _LOST_MS, True
             await self._rest(max(pause, self._clock.now_ms() - asked_ms))
             pause = min(max(pause, 1) * 2, _WITH_STREAM_MS if self._streaming else self._poll_ms)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Any, Final
@@ -60,7 +61,7 @@ class ApiError(Exception):
 class ServerLink:
     """One connection to one server, from the moment it is made until it breaks."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: DirectClient) -> None:
         self.client = client
         self.lost: asyncio.Event = asyncio.Event()
         self.checked: asyncio.Event = asyncio.Event()  # while it is known that the stream is the one we have seen
@@ -96,6 +97,7 @@ class ServerLink:
         token = str(self._asked)
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         self._waiting[token] = (subject, answer)
+        self.client.read_on()
         try:
             await self.client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
             async with time_limit(seconds):
@@ -142,7 +144,56 @@ class ServerLink:
         self._waiting.clear()
 
 
-class _TlsClient(Client):
+Receive = Callable[[str, bytes], object]  # gets a message's reply subject and its data
+
+
+class DirectClient(Client):
+    """Hands the messages of one consumer over as they are read.
+
+    `nats-py` parses the headers of each message, puts it into a queue and wakes a task for it, which costs as much as
+    applying it. Every node reads every message of the log, and nothing in their headers matters to it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._consumer: bytes = b""
+        self._receive: Receive = lambda _reply, _data: None
+        self._resting: asyncio.TimerHandle | None = None
+
+    def receive_from(self, stream: str, consumer: str, receive: Receive) -> None:
+        """From now on, `receive` gets the messages of this consumer; their subscription gets only what is none."""
+        self._consumer, self._receive = f".{stream}.{consumer}.".encode(), receive
+
+    def rest(self, seconds: float) -> None:
+        """Read nothing for a moment, so that what comes meanwhile is read together; `read_on` ends it."""
+        if self._resting is None and (transport := self._read_transport()) is not None:
+            transport.pause_reading()
+            self._resting = asyncio.get_running_loop().call_later(seconds, self.read_on)
+
+    def read_on(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+            if (transport := self._read_transport()) is not None:
+                transport.resume_reading()
+
+    def _read_transport(self) -> asyncio.ReadTransport | None:
+        # private names: nats-py offers no way to its transport
+        writer = getattr(self._transport, "_io_writer", None)
+        transport = None if writer is None else writer.transport
+        return None if transport is None or transport.is_closing() else transport
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        if self._consumer and reply.startswith(b"$JS.ACK.") and self._consumer in reply:
+            try:
+                self._receive(reply.decode(), data)
+            except Exception as error:  # it must not end the reading of the connection
+                await self._error_cb(error)
+        else:
+            await super()._process_msg(sid, subject, reply, data, headers)
+
+
+class _TlsClient(DirectClient):
     """Says nothing to a server before the connection is encrypted.
 
     `nats-py` encrypts only when the server asks for it, so a server that does not, or somebody in between, would be
@@ -266,7 +317,7 @@ class NatsConnection:
     async def _connect(self, options: dict[str, Any]) -> ServerLink:
         server = self.servers[self._turn % len(self.servers)]
         self._turn += 1
-        client = _TlsClient() if self.address.tls else Client()
+        client = _TlsClient() if self.address.tls else DirectClient()
         reasons: list[Exception] = []
 
         async def on_error(error: Exception) -> None:

@@ -6,7 +6,8 @@ encoded on its own: a big one is cut into parts that follow each other as messag
 the last is applied.
 
 Each batch of a commit is encoded for itself. A batch whose values have the wrong types is then refused by every node
-alike when it is decoded, and its neighbours stand.
+alike when it is decoded, and its neighbours stand. What the writer decided about batches that only append travels
+beside them (`AppendRun`), as far as there is room for it in the message.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Final
 
 import msgspec
 
-from mainspring.log.contract import Batch, FormatError, Operation, Refused, Restorable, bad_text
+from mainspring.log.contract import MAX_INT, Batch, FormatError, Operation, Refused, Restorable, bad_text
+from mainspring.log.engines.sqlite.appends import AppendRun
 
 MAGIC: Final = b"MSJ"
 FORMAT: Final = 1
@@ -34,6 +36,7 @@ class StreamEnvelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """`writer` is one engine from its opening to its closing; `number` counts what it sent, from 1.
 
     `seen` is the message it had applied last, and `digest` its history up to there; an older version says neither.
+    `runs` are its `AppendRun`s of a commit, encoded; none where there is no room, or from an older version.
     """
 
     writer: str
@@ -44,6 +47,7 @@ class StreamEnvelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     parts: int = 1
     seen: int = 0
     digest: bytes = b""
+    runs: bytes = b""
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -58,6 +62,8 @@ encode: Final = msgspec.msgpack.Encoder().encode  # of a time, a snapshot
 _envelope = msgspec.msgpack.Decoder(StreamEnvelope)
 _raw_batches = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _operations = msgspec.msgpack.Decoder(list[Operation])
+_batches = msgspec.msgpack.Decoder(list[list[Operation]])
+_runs = msgspec.msgpack.Decoder(list[AppendRun])
 decode_restorables: Final = msgspec.msgpack.Decoder(list[Restorable]).decode
 decode_snapshot: Final = msgspec.msgpack.Decoder(Snapshot).decode
 decode_time: Final = msgspec.msgpack.Decoder(int).decode
@@ -68,18 +74,33 @@ def encode_envelope(envelope: StreamEnvelope) -> bytes:
 
 
 def decode_envelope(payload: bytes) -> StreamEnvelope | None:
-    """None for a message that no node wrote. Raises `FormatError` when a newer version wrote it."""
+    """None for a message that no node wrote. Raises `FormatError` when a newer version wrote it.
+
+    Whatever the version, an envelope begins with its writer and its number: anything else is a stray message.
+    """
     if payload[:3] != MAGIC or len(payload) < 5:
         return None
     if payload[3] > FORMAT:
+        if not _is_envelope(payload):
+            return None
         raise FormatError(
             f"the log holds messages of format {payload[3]}; this version of Mainspring knows formats up to {FORMAT}",
             remedy="bring this node to the version of the newest node",
         )
     try:
-        return _envelope.decode(memoryview(payload)[4:])
-    except msgspec.DecodeError:
+        envelope = _envelope.decode(memoryview(payload)[4:])
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    fits = 0 < envelope.number <= MAX_INT and 0 <= envelope.part < envelope.parts <= MAX_INT
+    return envelope if fits else None
+
+
+def _is_envelope(payload: bytes) -> bool:
+    try:
+        members = msgspec.msgpack.decode(memoryview(payload)[4:], type=list)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return len(members) >= 4 and [type(each) for each in members[:3]] == [str, int, str]
 
 
 def encode_batch(batch: Batch) -> bytes | Refused:
@@ -103,18 +124,29 @@ def join_batches(encoded: Sequence[bytes]) -> bytes:
     return encode([msgspec.Raw(one) for one in encoded])
 
 
-def split_batches(body: bytes) -> list[Batch | Refused]:
+class DecodedCommit(msgspec.Struct, frozen=True, gc=False):
+    """The operations of each batch, or why it is refused; and what its writer decided."""
+
+    batches: Sequence[list[Operation] | Refused]
+    runs: Sequence[AppendRun] = ()
+
+
+def decode_commit(envelope: StreamEnvelope) -> DecodedCommit:
     """The batches of a commit. One that cannot be read is a refusal, the same on every node."""
     try:
-        raw = _raw_batches.decode(body)
-    except msgspec.DecodeError:
-        return []
-    return [_batch(one) for one in raw]
-
-
-def _batch(raw: msgspec.Raw) -> Batch | Refused:
+        return DecodedCommit(_batches.decode(envelope.body), _runs.decode(envelope.runs) if envelope.runs else ())
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
     try:
-        return Batch(_operations.decode(raw))
+        raw = _raw_batches.decode(envelope.body)
+    except msgspec.DecodeError:
+        return DecodedCommit(())
+    return DecodedCommit([_decode_operations(one) for one in raw])
+
+
+def _decode_operations(raw: msgspec.Raw) -> list[Operation] | Refused:
+    try:
+        return _operations.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")
 

@@ -18,7 +18,6 @@ import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from itertools import count
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,7 +33,6 @@ from mainspring.log.contract import (
     InDoubt,
     Inspection,
     LogGone,
-    LogMissing,
     LogUnavailable,
     ReadThrough,
     Refused,
@@ -42,15 +40,18 @@ from mainspring.log.contract import (
     Result,
     Watched,
     groups,
+    log_gone,
 )
+from mainspring.log.engines.history import SQLITE_FILES, OtherHistory, move_aside, other_history
 from mainspring.log.engines.nats import encoding, snapshots, stream
 from mainspring.log.engines.nats.address import NatsAddress, parse
 from mainspring.log.engines.nats.connection import CANCEL_SECONDS, ApiError, LinkLost, NatsConnection, ServerLink
-from mainspring.log.engines.nats.history import OtherHistory, StreamMessage, other_history
+from mainspring.log.engines.nats.history import StreamMessage
 from mainspring.log.engines.nats.messages import BELIEVE_SECONDS, Sender, SentMessage, StreamFollower, fell_behind
 from mainspring.log.engines.nats.replica import ApplyOutcome, Replica
 from mainspring.log.engines.nats.snapshots import USUAL_RULES, StreamTrimmer, TrimmingRules
 from mainspring.log.engines.nats.stream import StreamInfo
+from mainspring.log.engines.sqlite.appends import RUN_BYTES, AppendDecider
 from mainspring.loop import BackgroundTasks, reject, wake
 from mainspring.private_files import FILE_MODE
 
@@ -58,7 +59,6 @@ MOST_AT_ONCE = 256  # messages handed to the replica together
 STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
 STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
 AGAIN_SECONDS: Final = 0.3
-_WITH_SQLITE: Final = ("", "-wal", "-shm")
 
 T = TypeVar("T")
 
@@ -133,6 +133,7 @@ class JetStreamEngine(ReadThrough, Watched):
         self._follower = StreamFollower(
             connection, found.identity, last, self._received, lambda: self._waiting_bytes, self._failed
         )
+        self._follower.may_rest = self._may_rest
         self._tasks.start(self._follower.run(), "follow")
         while self.applied < self._goal:
             before = self.applied
@@ -197,6 +198,12 @@ class JetStreamEngine(ReadThrough, Watched):
         durability, _ = await stream.durability_and_window(self.address, found, self._connection.servers)
         return durability
 
+    async def time_ms(self) -> int:
+        try:
+            return await stream.time_ms(self.link, self.address)
+        except (ApiError, LinkLost, TimeoutError, nats.errors.Error) as error:
+            raise LogUnavailable(f"the server does not say what time it is: {error}", remedy="try again") from error
+
     # -- writing
 
     async def commit(self, batches: Sequence[Batch]) -> list[Result]:
@@ -206,10 +213,13 @@ class JetStreamEngine(ReadThrough, Watched):
         sound = [index for index, one in enumerate(encoded) if not isinstance(one, Refused)]
         bodies = [one for one in encoded if not isinstance(one, Refused)]
         under_way: list[tuple[range, SentMessage]] = []
-        for group in groups(map(len, bodies), sender.limit):
+        decider = AppendDecider(self.replica.writer.log_state)
+        sizes = (len(bodies[n]) + RUN_BYTES * len(batches[index].operations) for n, index in enumerate(sound))
+        for group in groups(sizes, sender.limit):
             try:
                 body = encoding.join_batches([bodies[index] for index in group])
-                under_way.append((group, await sender.send(encoding.COMMIT, body)))
+                runs = decider.decide([batches[sound[index]].operations for index in group])
+                under_way.append((group, await sender.send(encoding.COMMIT, body, encoding.encode(runs))))
             except LogUnavailable as error:
                 for index in group:
                     results[sound[index]] = error
@@ -254,7 +264,13 @@ class JetStreamEngine(ReadThrough, Watched):
         self._waiting.append(message)
         self._waiting_bytes += message.size
         if not self._applying:
-            self._apply()
+            self._applying = True
+            assert self._loop is not None
+            self._loop.call_soon(self._apply)  # with what was read together with it
+
+    def _may_rest(self) -> bool:
+        """Whether nothing here waits for the next message."""
+        return self._sender is not None and not self._sender.waits and self._caught_up is None
 
     def _apply(self) -> None:
         if not self._waiting or self._connection is None:
@@ -323,7 +339,7 @@ class JetStreamEngine(ReadThrough, Watched):
             for seq, mark in self.replica.writer.history.newest_marks(doubtful.seq):
                 there = await stream.message_at(link, self.address, seq)
                 if there is not None and there.mark != mark:
-                    self._failed(other_history(seq, mark, there.mark))
+                    self._failed(other_history(f"message {seq}", mark, there.mark))
                     return
         except (ApiError, LinkLost, TimeoutError) as error:
             _logger.warning("the history could not be compared with the server's: %s", error)
@@ -360,16 +376,24 @@ async def look_for_stream(connection: NatsConnection) -> StreamInfo | None:
     return await _patiently(connection, lambda link, _: stream.find(link, connection.address))
 
 
-async def find_stream(connection: NatsConnection, replica: Path | None = None) -> StreamInfo:
-    """The log's stream, made if there is none and this node, which would have this replica, has never seen one."""
+async def find_stream(connection: NatsConnection, replica: Path, *, begin_anew: bool = False) -> StreamInfo:
+    """The log's stream, made if there never was one, as far as the server and this replica know, or `begin_anew`."""
     address = connection.address
 
     async def find(link: ServerLink, left: float) -> StreamInfo:
         found = await stream.find(link, address)
+        if found is None and begin_anew:
+            await snapshots.delete_bucket(link, address)
+            if replica.exists():
+                _logger.warning("the replica of the log of before is kept as %s", move_aside(replica))
+        elif found is None and (why := await _trace_of_log(link, address, replica)):
+            found = await stream.find(link, address)  # another node may have just made it
+            if found is None:
+                raise log_gone(why)
         if found is None:
-            if replica is not None:
-                _refuse_if_known(replica, address)
             found = await stream.make(link, address, patient=left > 1)
+        with suppress(ApiError, TimeoutError, nats.errors.Error):  # it is a trace for later, and needed for nothing now
+            await snapshots.make_bucket(link, address, found.replicas)
         if address.replicas not in (0, found.replicas):
             found = await stream.set_replicas(link, address)
         return found
@@ -420,7 +444,8 @@ async def open_replica(replica: Replica, connection: NatsConnection, found: Stre
     why = await _why_another(replica, connection, found)
     if why:
         await replica.close()
-        aside = _put_aside(replica)
+        aside = move_aside(replica.path)
+        replica.diverged.unlink(missing_ok=True)
         _logger.error(
             "the replica %s is put aside as %s, which holds what only this node has seen; `mainspring engine compare` "
             "shows it: %s",
@@ -469,10 +494,18 @@ async def _start_from_snapshot(replica: Replica, connection: NatsConnection, fou
     await replica.close()
     fetched = replica.path.with_name(replica.path.name + ".fetched")
 
-    async def fetch(link: ServerLink, _: float) -> bool:
-        return await snapshots.download(link, connection.address, fetched)
-
-    if not await _patiently(connection, fetch, "the log's snapshot cannot be fetched"):
+    download = snapshots.Download(connection.address, fetched)
+    while True:
+        before = download.bytes
+        try:
+            there = await _patiently(
+                connection, lambda link, _: download.go_on(link), "the log's snapshot cannot be fetched"
+            )
+            break
+        except LogUnavailable:
+            if download.bytes == before:
+                raise  # it stands still
+    if not there:
         raise fell_behind(needed, found.first)
     _remove(replica)
     os.replace(fetched, replica.path)
@@ -481,32 +514,21 @@ async def _start_from_snapshot(replica: Replica, connection: NatsConnection, fou
         raise fell_behind(replica.state.applied + 1, found.first)
 
 
-def _refuse_if_known(path: Path, address: NatsAddress) -> None:
-    """The server has no such stream. A node that has seen it must not quietly begin an empty log."""
-    if not path.exists():
-        return
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reading:
-        row = reading.execute("SELECT value FROM replica WHERE name = 'applied'").fetchone()
-        if row is not None and row[0]:
-            raise LogMissing(
-                f"the server has no stream {address.stream}, but this node has seen {row[0]} messages of it",
-                remedy=f"check the address, or restore the stream from a backup; to begin an empty log, remove {path}",
-            )
-
-
-def _put_aside(replica: Replica) -> Path:
-    """Under a name that no other has; nothing that was put aside is ever overwritten."""
-    path = replica.path
-    aside = next(name for number in count(1) if not (name := path.with_name(f"{path.name}.replaced-{number}")).exists())
-    for suffix in _WITH_SQLITE:
-        with suppress(FileNotFoundError):
-            os.replace(f"{path}{suffix}", f"{aside}{suffix}")
-    replica.diverged.unlink(missing_ok=True)
-    return aside
+async def _trace_of_log(link: ServerLink, address: NatsAddress, replica: Path) -> str:
+    """What shows that there was a log, when the server has no stream; empty when nothing does."""
+    if replica.exists():
+        place = f"{replica.resolve().as_uri()}?mode=ro"
+        with suppress(sqlite3.Error), closing(sqlite3.connect(place, uri=True)) as reading:
+            row = reading.execute("SELECT value FROM replica WHERE name = 'applied'").fetchone()
+            if row is not None and row[0]:
+                return f"the server has no stream {address.stream}, but this node has seen {row[0]} messages of it"
+    if await snapshots.has_bucket(link, address):
+        return f"the server has no stream {address.stream}, but the store of its snapshots: the stream was deleted"
+    return ""
 
 
 def _remove(replica: Replica) -> None:
-    for suffix in _WITH_SQLITE:
+    for suffix in SQLITE_FILES:
         Path(f"{replica.path}{suffix}").unlink(missing_ok=True)
     replica.suspect.unlink(missing_ok=True)
 
@@ -516,10 +538,14 @@ def _remove(replica: Replica) -> None:
 
 def open_engine(text: str, setup: EngineSetup) -> JetStreamEngine:
     address = parse(text)
-    return JetStreamEngine(address, Path(setup.data_dir) / f"nats-{address.name}.sqlite3")
+    return JetStreamEngine(address, replica_file(address, setup))
 
 
-async def inspect(text: str, _: EngineSetup) -> Inspection:
+def replica_file(address: NatsAddress, setup: EngineSetup) -> Path:
+    return Path(setup.data_dir) / f"nats-{address.name}.sqlite3"
+
+
+async def inspect(text: str, setup: EngineSetup) -> Inspection:
     """What is there. Unlike a node this changes nothing, also not the number of replicas the address asks for."""
     address = parse(text)
     place = f"{address.stream} on {', '.join(address.servers)}"
@@ -527,7 +553,9 @@ async def inspect(text: str, _: EngineSetup) -> Inspection:
         found = await look_for_stream(connection)
         if found is None:
             missing = (f"the stream {address.stream}",)
-            return Inspection(place=place, log=False, knows=encoding.FORMAT, missing=missing)
+            link = await connection.linked()
+            gone = bool(await _trace_of_log(link, address, replica_file(address, setup)))
+            return Inspection(place=place, log=False, knows=encoding.FORMAT, missing=missing, gone=gone)
         durability, window = await stream.durability_and_window(address, found, connection.servers)
     return Inspection(
         place=place,
@@ -541,12 +569,12 @@ async def inspect(text: str, _: EngineSetup) -> Inspection:
     )
 
 
-async def init(text: str, _: EngineSetup) -> list[str]:
+async def init(text: str, setup: EngineSetup) -> list[str]:
     """Have the stream there, with as many replicas as the address asks for; what was made, in words."""
     address = parse(text)
     async with _connected(address) as connection:
         there = await look_for_stream(connection)
-        await find_stream(connection)
+        await find_stream(connection, replica_file(address, setup), begin_anew=setup.begin_anew)
     return [] if there is not None else [f"created the stream {address.stream}"]
 
 

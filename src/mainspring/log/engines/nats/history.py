@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from mainspring.log.contract import FormatError, Receipt, Result
+from mainspring.log.contract import Receipt, Result
 from mainspring.log.engines.nats.encoding import StreamEnvelope
 
 RESTART: Final = 4_096
@@ -50,19 +50,6 @@ class StreamMessage(msgspec.Struct, frozen=True, gc=False):
         return f"{self.seq} at {self.ts} by {envelope.writer}.{envelope.number}.{envelope.part}"
 
 
-class OtherHistory(FormatError):
-    """The servers, or another node, have another history than this node has seen."""
-
-
-def other_history(seq: int, ours: str, theirs: str) -> OtherHistory:
-    return OtherHistory(
-        f"two histories: the server's message {seq} is {theirs}, this node has applied {ours}; "
-        "the servers came back with less than they had acknowledged, or the stream was replaced",
-        remedy="restart the node: it keeps its own log aside and follows the servers; `mainspring engine compare` then "
-        "shows what only the old log holds, and `mainspring engine recover` publishes it again",
-    )
-
-
 class SeenHistory:
     """The digest at the last message applied, and at those shortly before. One thread moves it, others may look."""
 
@@ -72,13 +59,13 @@ class SeenHistory:
         self.digest: bytes = digest  # empty while it is not known
         self._recent: dict[int, tuple[str, bytes]] = {seq: (mark, digest)} if seq else {}
 
-    def after(self, messages: Sequence[tuple[StreamMessage, Sequence[Result]]]) -> list[tuple[int, str, bytes]]:
-        """What it is after these: for each its number, its mark and the digest."""
+    def after(self, messages: Sequence[tuple[StreamMessage, Sequence[int]]]) -> list[tuple[int, str, bytes]]:
+        """What it is after these: for each its number, its mark and the digest. With each comes what it came to."""
         digest = self.digest
         steps = []
-        for message, results in messages:
+        for message, came_to in messages:
             mark = message.mark
-            digest = _next(digest, message.seq, mark, results)
+            digest = _next(digest, message.seq, mark, came_to)
             steps.append((message.seq, mark, digest))
         return steps
 
@@ -109,12 +96,21 @@ class SeenHistory:
         return [(seq, mark) for seq, (mark, _) in reversed(recent) if mark and seq <= upto]
 
 
-def _next(digest: bytes, seq: int, mark: str, results: Sequence[Result]) -> bytes:
+def numbers_of(result: Result) -> list[int]:
+    """What a batch came to, in numbers: -1 if it was refused."""
+    if not isinstance(result, Receipt):
+        return [-1]
+    offsets = [-2 - offset if duplicate else offset for _, offset, duplicate in result.offsets]
+    return [*offsets, *result.versions]
+
+
+def _next(digest: bytes, seq: int, mark: str, came_to: Sequence[int]) -> bytes:
     if seq % RESTART == 1:
         digest = bytes(_SEEN_BYTES + _RESULT_BYTES)
     elif not digest:
         return b""
     seen = blake2b(digest[:_SEEN_BYTES] + mark.encode(), digest_size=_SEEN_BYTES).digest()
-    got = [(result.offsets, result.versions) if isinstance(result, Receipt) else None for result in results]
-    came_to = zlib.crc32(_encode(got), int.from_bytes(digest[_SEEN_BYTES:], "big")) if got else 0
-    return seen + (came_to.to_bytes(_RESULT_BYTES, "big") if got else digest[_SEEN_BYTES:])
+    if not came_to:
+        return seen + digest[_SEEN_BYTES:]
+    results = zlib.crc32(_encode(came_to), int.from_bytes(digest[_SEEN_BYTES:], "big"))
+    return seen + results.to_bytes(_RESULT_BYTES, "big")

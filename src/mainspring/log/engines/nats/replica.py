@@ -2,8 +2,9 @@
 
 Applying is deterministic. What a commit expects is checked here, not by the server: every node comes to the same
 offsets, versions and refusals because it sees the same messages in the same order, whatever it groups into one
-transaction. The number of the last message applied is written in the same transaction as its effects, so that after any
-crash the replica goes on exactly behind what it holds.
+transaction. Most events come in batches that expect nothing: where their writer was right about the end of their
+partition, what it decided is stored as it is (`sqlite/appends.py`). The number of the last message applied is written
+in the same transaction as its effects, so that after any crash the replica goes on exactly behind what it holds.
 
 The file is written with `synchronous = NORMAL`: it is never torn, but a loss of power may cost its newest
 transactions. Nothing is lost by that, since the stream still has them. (`OFF` would save one fsync for every 8 MB, and
@@ -16,9 +17,11 @@ remembered for an hour of the stream's own time; deleting them later changes not
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice, repeat
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -26,6 +29,8 @@ import msgspec
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
+    Append,
+    Appended,
     Batch,
     Change,
     DamagedEvent,
@@ -38,13 +43,14 @@ from mainspring.log.contract import (
     change_of,
 )
 from mainspring.log.engines.nats import encoding
-from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
-from mainspring.log.engines.nats.history import SeenHistory, StreamMessage
+from mainspring.log.engines.nats.encoding import DecodedCommit, Snapshot, StreamEnvelope
+from mainspring.log.engines.nats.history import SeenHistory, StreamMessage, numbers_of
+from mainspring.log.engines.sqlite.appends import AppendRun
 from mainspring.log.engines.sqlite.engine import SqliteEngine
 from mainspring.log.engines.sqlite.files import look_at_wal, refuse_foreign_wal
-from mainspring.log.engines.sqlite.plan import CommitPlan
+from mainspring.log.engines.sqlite.plan import CommitPlan, UnknownMarks
 from mainspring.log.engines.sqlite.reader import SqliteReader
-from mainspring.log.engines.sqlite.writer import SqliteWriter, Statement
+from mainspring.log.engines.sqlite.writer import COMMITS_THAT_LOOK_FIRST, SqliteWriter, Statement
 from mainspring.private_files import FILE_MODE
 
 T = TypeVar("T")
@@ -62,6 +68,7 @@ CREATE TABLE IF NOT EXISTS parts (
     writer TEXT NOT NULL, number INTEGER NOT NULL, part INTEGER NOT NULL, ts INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (writer, number, part)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS claim (writer TEXT NOT NULL);
 """
 _KEEP = "INSERT OR REPLACE INTO replica VALUES ('applied', ?), ('ts', ?), ('grown', ?), ('mark', ?), ('digest', ?)"
 _KEEP_ONE = "INSERT OR REPLACE INTO replica VALUES (?, ?)"
@@ -77,11 +84,75 @@ class ApplyOutcome(msgspec.Struct, gc=False):
 
     message: StreamMessage
     passed_over: bool = False
-    results: list[Result] = []
+    results: list[Result] = []  # of this node's own commit
+    came_to: list[int] = []  # the same in numbers, of any node's
     changes: list[Change] = []
     digest: bytes = b""  # of the history up to this message
     doubted: bool = False  # its writer has another history, or came to other results
     value: object = None  # of a message that is not a commit: a count, whether a claim was granted, an error
+
+
+class AppliedCommit:
+    """A commit that is being applied: what its batches come to, and what they change."""
+
+    def __init__(self, plan: CommitPlan, commit: DecodedCommit, *, own: bool, report: bool) -> None:
+        self._plan = plan
+        self._batches = commit.batches
+        self._own = own
+        self._report = report
+        self._results: list[Result] = []
+        self._came_to: list[int] = []
+        self._changes: list[Change] = []
+        start = 0
+        for run in commit.runs:
+            if run.first < start or run.first + run.count > len(self._batches):
+                break
+            self._add(start, run.first)
+            start = run.first + run.count
+            self._add_run(run, start)
+        self._add(start, len(self._batches))
+
+    def outcome(self, message: StreamMessage) -> ApplyOutcome:
+        return ApplyOutcome(message, results=self._results, came_to=self._came_to, changes=self._changes)
+
+    def _add(self, start: int, stop: int) -> None:
+        for operations in self._batches[start:stop]:
+            batch = Batch() if isinstance(operations, Refused) else Batch(operations)
+            result = operations if isinstance(operations, Refused) else self._plan.add(batch)
+            self._came_to += numbers_of(result)
+            if self._own:
+                self._results.append(result)
+            if self._report and isinstance(result, Receipt):
+                self._changes.append(change_of(batch, result, own=self._own))
+
+    def _add_run(self, run: AppendRun, stop: int) -> None:
+        batches = [batch for batch in self._batches[run.first : stop] if type(batch) is list]
+        events = [event for batch in batches for event in batch if type(event) is Append]
+        if len(events) != len(run.totals) or not self._plan.add_run(run, events):
+            self._add(run.first, stop)
+            return
+        offsets = run.offsets()
+        self._came_to += offsets
+        if self._own:
+            places = zip([event.partition for event in events], offsets, repeat(False))
+            self._results += [Receipt(tuple(islice(places, len(batch)))) for batch in batches]
+        if self._report:
+            appended = [
+                Appended(topic, partition, before[1] + 1, after[1]) for topic, partition, before, after in run.places()
+            ]
+            self._changes.append(Change(self._own, tuple(appended)))
+
+
+def _to_look_up(commits: list[tuple[StreamMessage, DecodedCommit]], *, all_runs: bool) -> list[Batch]:
+    """The batches that may depend on what the file holds. What runs append depends on marks at most."""
+    found: list[Batch] = []
+    for _, commit in commits:
+        start = 0
+        for run in () if all_runs else commit.runs:
+            found += [Batch(batch) for batch in commit.batches[start : run.first] if type(batch) is list]
+            start = run.first + run.count
+        found += [Batch(batch) for batch in commit.batches[start:] if type(batch) is list]
+    return found
 
 
 class ReplicaState(msgspec.Struct):
@@ -154,8 +225,11 @@ class ReplicaWriter(SqliteWriter):
             self._expect(messages[0])
             start = 0
             while start < len(messages):
-                run = self._run_of_commits(messages, start)
-                outcomes += self._apply_commits(run, report) if run else self._apply_other(messages[start], report)
+                commits = self._commits_together(messages, start)
+                if commits:
+                    outcomes += self._apply_commits(commits, report)
+                else:
+                    outcomes += self._apply_other(messages[start], report)
                 start = len(outcomes)
         except Exception as error:
             fault = self._failed(error)
@@ -171,11 +245,11 @@ class ReplicaWriter(SqliteWriter):
                 remedy="check the disk, then restart the node",
             )
 
-    def _run_of_commits(
+    def _commits_together(
         self, messages: Sequence[StreamMessage], start: int
-    ) -> list[tuple[StreamMessage, list[Batch | Refused]]]:
+    ) -> list[tuple[StreamMessage, DecodedCommit]]:
         """Whole commits that follow each other and may share a transaction."""
-        run: list[tuple[StreamMessage, list[Batch | Refused]]] = []
+        together: list[tuple[StreamMessage, DecodedCommit]] = []
         numbers: dict[str, int] = {}
         operations = 0
         for message in messages[start:]:
@@ -185,39 +259,45 @@ class ReplicaWriter(SqliteWriter):
             if envelope.number <= max(numbers.get(envelope.writer, 0), self._last_number(envelope.writer, message.ts)):
                 break
             numbers[envelope.writer] = envelope.number
-            batches = encoding.split_batches(envelope.body)
-            operations += sum(len(batch.operations) for batch in batches if isinstance(batch, Batch))
-            if run and operations > MOST_OPERATIONS:
+            commit = encoding.decode_commit(envelope)
+            operations += sum([len(batch) for batch in commit.batches if type(batch) is list])
+            if together and operations > MOST_OPERATIONS:
                 break
-            run.append((message, batches))
-        return run
+            together.append((message, commit))
+        return together
 
-    def _apply_commits(
-        self, run: list[tuple[StreamMessage, list[Batch | Refused]]], report: bool
+    def _apply_commits(self, commits: list[tuple[StreamMessage, DecodedCommit]], report: bool) -> list[ApplyOutcome]:
+        """Marks are assumed to be new, as in `SqliteWriter`."""
+        if self._look_first:
+            self._look_first -= 1
+        else:
+            try:
+                return self._decide_and_store(commits, report, assume_new_marks=True)
+            except UnknownMarks:
+                pass
+            except sqlite3.IntegrityError:
+                self._connection.execute("ROLLBACK")
+                self._look_first = COMMITS_THAT_LOOK_FIRST
+        return self._decide_and_store(commits, report, assume_new_marks=False)
+
+    def _decide_and_store(
+        self, commits: list[tuple[StreamMessage, DecodedCommit]], report: bool, *, assume_new_marks: bool
     ) -> list[ApplyOutcome]:
-        plan = self._plan([batch for _, batches in run for batch in batches if isinstance(batch, Batch)])
+        plan = self._plan(_to_look_up(commits, all_runs=not assume_new_marks), assume_new_marks=assume_new_marks)
         outcomes = []
         try:
-            for message, batches in run:
-                results: list[Result] = [b if isinstance(b, Refused) else plan.add(b) for b in batches]
-                outcomes.append(ApplyOutcome(message, results=results))
+            for message, commit in commits:
+                assert message.envelope is not None
+                own = message.envelope.writer == self.me
+                outcomes.append(AppliedCommit(plan, commit, own=own, report=report).outcome(message))
             self._store_messages(plan, outcomes)
         except BaseException:
             plan.abandon()
             raise
-        if report:
-            for outcome, (_, batches) in zip(outcomes, run, strict=True):
-                assert outcome.message.envelope is not None
-                own = outcome.message.envelope.writer == self.me
-                outcome.changes = [
-                    change_of(batch, result, own=own)
-                    for batch, result in zip(batches, outcome.results, strict=True)
-                    if isinstance(batch, Batch) and isinstance(result, Receipt)
-                ]
         return outcomes
 
     def _store_messages(self, plan: CommitPlan, outcomes: list[ApplyOutcome]) -> None:
-        steps = self.history.after([(outcome.message, outcome.results) for outcome in outcomes])
+        steps = self.history.after([(outcome.message, outcome.came_to) for outcome in outcomes])
         also = self._bookkeeping(outcomes, steps)
         if plan.records:
             also.append((_KEEP_VERSION, (self.log_state.version,)))
@@ -246,7 +326,7 @@ class ReplicaWriter(SqliteWriter):
 
     def _apply_whole(self, message: StreamMessage, envelope: StreamEnvelope, report: bool) -> ApplyOutcome:
         if envelope.kind == encoding.COMMIT:
-            (outcome,) = self._apply_commits([(message, encoding.split_batches(envelope.body))], report)
+            (outcome,) = self._apply_commits([(message, encoding.decode_commit(envelope))], report)
             return outcome
         work = {
             encoding.FORGET: lambda _, body: self.forget_marks(encoding.decode_time(body)),
@@ -284,10 +364,14 @@ class ReplicaWriter(SqliteWriter):
     # -- what is not a commit
 
     def _claim(self, message: StreamMessage, body: bytes) -> bool:
-        """Granted unless another node is making one. A claim that led to nothing lapses."""
+        """Granted unless another node is making one. A claim lapses that led to nothing and was not renewed."""
         wait_ms = encoding.decode_time(body)
-        if self.state.claimed and message.ts - self.state.claimed < wait_ms:
+        writer = "" if message.envelope is None else message.envelope.writer
+        (claimer,) = self._connection.execute("SELECT max(writer) FROM claim").fetchone()
+        if self.state.claimed and message.ts - self.state.claimed < wait_ms and writer != claimer:
             return False
+        self._connection.execute("DELETE FROM claim")
+        self._connection.execute("INSERT INTO claim VALUES (?)", (writer,))
         self._connection.execute(_KEEP_ONE, ("claimed", message.ts))
         self.state.claimed = message.ts
         return True

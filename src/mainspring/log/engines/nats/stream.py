@@ -57,6 +57,14 @@ async def find(link: ServerLink, address: NatsAddress, *, seconds: float = API_S
     return _checked(info, address)
 
 
+async def time_ms(link: ServerLink, address: NatsAddress) -> int:
+    """What time it is at the server that leads the stream."""
+    info = await link.api(f"STREAM.INFO.{address.stream}")
+    if "ts" not in info:
+        raise LogUnavailable("this NATS server does not say what time it is", remedy="use version 2.10 or newer")
+    return _milliseconds(info["ts"])
+
+
 async def message_at(link: ServerLink, address: NatsAddress, seq: int) -> StreamMessage | None:
     """A message of the stream, without its body's meaning; None when it is not there."""
     try:

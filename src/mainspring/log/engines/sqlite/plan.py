@@ -20,8 +20,9 @@ marks is noted once, not by a closure for each event.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from mainspring.log.contract import (
     ABSENT,
@@ -44,6 +45,7 @@ from mainspring.log.contract import (
     not_storable,
     tail_conflict,
 )
+from mainspring.log.engines.sqlite.appends import AppendRun, PartitionEnd
 from mainspring.log.engines.sqlite.schema import (
     MAX_OFFSET,
     MAX_PARTITION_ID,
@@ -117,7 +119,14 @@ class LogState:
         return state
 
     def drop(self, state: PartitionState) -> None:
+        """The newest state: its number is given again, so that numbers follow from what was stored."""
         del self.partitions[state.topic, state.partition], self._by_id[state.id]
+        self._next_id = state.id
+
+    def end_of(self, place: tuple[str, int]) -> PartitionEnd | None:
+        """Where a partition ends. In another thread than the writer's it may be outdated, or about to be."""
+        state = self.partitions.get(place)
+        return None if state is None else (state.id, state.tail, state.total, state.high_ts)
 
     def partition_at(self, pos: int) -> PartitionState | None:
         return self._by_id.get(pos >> OFFSET_BITS)
@@ -185,18 +194,21 @@ class CommitPlan(BatchPlanner):
         self.event_values: list[object] = []  # nine per event, in the order of `EVENT_COLUMNS`
         self.records: dict[Place, tuple[int, int, bytes] | None] = {}  # version, crc, value; None: deleted
         self.marks: dict[Place, tuple[int, int]] = {}
+        self.mark_values: list[object] = []  # of runs: five per mark, as in the table
         self.removals: list[tuple[PartitionState, int, tuple[int, ...]]] = []  # below, offsets
         self.touched: list[PartitionState] = []
         self.first_version: int = log_state.version
         self._restores = False  # what another log gave out, also of partitions without an event
         self._values_before = 0  # the length of `event_values` when the batch under way began
         self._before: list[tuple[PartitionState, int, int, int | None]] = []  # what it found in its partitions
+        self._created: list[PartitionState] = []  # partitions that it is the first to append to
         self._marks_before: list[tuple[Place, StoredMark | None]] = []  # and among the marks
         self._version_before = log_state.version
 
     def add(self, batch: Batch) -> Result:
         """The batch's receipt once the commit is durable, or why it takes no part in it."""
         self._before.clear()
+        self._created.clear()
         self._marks_before.clear()
         self._values_before = len(self.event_values)
         self._version_before = self._log_state.version
@@ -206,6 +218,28 @@ class CommitPlan(BatchPlanner):
             if marked:
                 raise UnknownMarks from result
         return result
+
+    def add_run(self, run: AppendRun, events: Sequence[Append]) -> bool:
+        """Take over what was decided for batches that only append; False: it does not fit, decide them here."""
+        if run.mark_checksums and not self.assumes_new_marks:
+            return False
+        places = run.places()
+        states = []
+        for topic, partition, before, after in places:
+            state = self._log_state.partitions.get((topic, partition))
+            if state is None or state.lost or before != (state.id, state.tail, state.total, state.high_ts):
+                return False
+            if after[1] > MAX_OFFSET:
+                return False
+            states.append(state)
+        self.event_values += chain.from_iterable(run.event_values(events))
+        self.mark_values += chain.from_iterable(run.mark_values(events))
+        for state, (_, _, _, after) in zip(states, places, strict=True):
+            if state.saved is None:
+                state.saved = (state.tail, state.total, state.high_ts)
+                self.touched.append(state)
+            _, state.tail, state.total, state.high_ts = after
+        return True
 
     def _take_back(self) -> None:
         """Undo the batch under way. Its events are the last ones of the lists."""
@@ -219,10 +253,13 @@ class CommitPlan(BatchPlanner):
         del self.event_values[self._values_before :]
         for state, tail, total, high_ts in reversed(self._before):
             state.tail, state.total, state.high_ts = tail, total, high_ts
+        for state in reversed(self._created):
+            self.touched.remove(state)
+            self._log_state.drop(state)
 
     def abandon(self) -> None:
         """The commit failed: nothing of it happened, so the state goes back to what is on disk."""
-        for state in self.touched:
+        for state in reversed(self.touched):
             if state.saved is not None:
                 state.tail, state.total, state.high_ts = state.saved
                 state.saved = None
@@ -237,8 +274,6 @@ class CommitPlan(BatchPlanner):
             if state.tail or self._restores:
                 state.stored = True
                 state.durable_tail = state.tail
-            elif not state.stored:
-                self._log_state.drop(state)  # made for a batch that was refused
 
     def new_partitions(self) -> list[PartitionState]:
         return [state for state in self.touched if (state.tail or self._restores) and not state.stored]
@@ -280,6 +315,7 @@ class CommitPlan(BatchPlanner):
             if isinstance(item, Append) and (fault := not_storable(item)):
                 raise fault
             state = self._log_state.create(item.topic, item.partition)
+            self._created.append(state)
         elif state.lost and isinstance(item, Append):
             raise lost_events(state)
         state.saved = (state.tail, state.total, state.high_ts)

@@ -252,13 +252,13 @@ class SqliteWriter:
             for space, keys in deleted.items():
                 work += ((statement, (space, *some)) for statement, some in statements_for(DELETE_RECORDS, 1, keys))
             work += statements_for(WRITE_RECORDS, 5, written)
-        if plan.marks:
-            rows = [
+        if plan.marks or plan.mark_values:
+            marks = plan.mark_values + [
                 value
                 for (topic, dedupe), (pos, until) in plan.marks.items()
                 for value in (topic, dedupe, pos, until, mark_checksum(topic, dedupe, pos, until))
             ]
-            work += statements_for(ADD_MARKS if plan.assumes_new_marks else WRITE_MARKS, 5, rows)
+            work += statements_for(ADD_MARKS if plan.assumes_new_marks else WRITE_MARKS, 5, marks)
         return work
 
     def _remove(self, state: PartitionState, below: int, offsets: tuple[int, ...], removed: Removed) -> None:

@@ -20,7 +20,7 @@ from aiohttp import web
 from mainspring.bus import Caller
 from mainspring.json_text import check_json
 from mainspring.kernel import HeaderView, Inspector, Kernel
-from mainspring.message import MAX_DEPTH, Message, Metadata, encode_line, is_type
+from mainspring.message import MAX_DEPTH, Message, Metadata, Retry, encode_line, is_type
 from mainspring.server.http.call import Call, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
 from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
@@ -33,7 +33,7 @@ LONGEST_TIMEOUT_MS: Final = 600_000  # longer than any proxy keeps a silent requ
 _AUDITED: Final = frozenset(
     f"{capability}.{name}"
     for capability, names in {
-        "Syscall": "Shutdown Restart",
+        "Syscall": "Shutdown Restart Redrive DropDeadLetters",
         "Bus": "CreateTopic Seek DeleteGroup Redrive DropDeadLetters Schedule Unschedule PauseSchedule ResumeSchedule",
         "Run": "Cancel Retry Fail Bulk Fork",
         "Beat": "Pause Resume Fork",
@@ -50,7 +50,7 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to ask. `timeout` is in milliseconds; without it the node's default counts.
 
     A durable command with an `id` may be sent again when its answer was lost: it is carried out once. `correlation`
-    groups messages.
+    groups messages. With `retry` it is sent again when it fails with an error that may pass.
     """
 
     kind: Literal["command", "query"]
@@ -59,6 +59,7 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TIMEOUT_MS)] | None = None
     id: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     correlation: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    retry: Retry | None = None
 
 
 class MessageMetadata(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -115,7 +116,8 @@ async def send_message(call: Call) -> web.Response:
     kernel = kernel_of(call)
     trace = tracing.sent_in(call.request.headers)
     id, now = wanted.id or kernel.ids(), kernel.clock.wall_ms()
-    metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace)
+    state = tracing.state_of(call.request.headers)
+    metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace, state, wanted.retry)
     answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata), call.caller)
     _audit(call, wanted, answer)
     if answer.kind != "reply":

@@ -1,0 +1,365 @@
+"""The verbs that a client and the node's own process have in common: `Client`, `SyncClient` and `App` have them alike.
+
+Publishing, asking and following is done in two ways, over a connection and without one; all that can be said about runs
+is asking. So a program that moves out of its node, or into it, keeps its code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
+
+import msgspec
+
+from mainspring.backoff import Backoff
+from mainspring.client.errors import TimedOut
+from mainspring.durations import Duration, duration_ms
+from mainspring.message import Retry
+
+if TYPE_CHECKING:
+    from mainspring.client.publishing import Place
+    from mainspring.client.subscription import StoredEvent
+    from mainspring.loop import Clock
+    from mainspring.runs import Outcome
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+RUN_CHECK_MS: Final = 25  # between the first two looks at a run whose outcome is awaited
+LIMIT_S: Final = 30.0  # a question about a run that takes longer is given up
+
+
+@dataclass(frozen=True, slots=True)
+class StartedRun(Generic[T_co]):
+    """A run that was started here: its id, and the type of the value that its program declares."""
+
+    id: str
+    value_type: Any = Any
+
+    def __str__(self) -> str:
+        return self.id
+
+
+class RunInfo(msgspec.Struct, rename="camel", kw_only=True):
+    """How a run stands. `state` is running, blocked, value, failed or cancelled."""
+
+    id: str
+    program: str
+    state: str
+    created: int  # epoch ms
+    updated: int
+    value: Any = None
+    error: dict[str, str] | None = None  # why it failed, or why it is blocked
+    reason: Any = None
+    progress: Any = None
+    parent: str | None = None
+    forked_from: str | None = None
+    retries: int = 0
+    owner: str | None = None  # the node that executes it, where several share a log
+    waits_for: str | None = None  # what it needs and no node has: "program checkout"
+
+
+class _RunPage(msgspec.Struct):
+    runs: list[RunInfo]
+
+
+class NodeVerbs(ABC):
+    """What can be asked of a node."""
+
+    new_id: Callable[[], str]
+    clock: Clock
+    event_loop: asyncio.AbstractEventLoop | None = None  # on which it works, once it does
+
+    @property
+    @abstractmethod
+    def run_check(self) -> Duration:
+        """The longest time between two looks at a run whose outcome is awaited."""
+
+    @abstractmethod
+    async def publish(
+        self,
+        topic: str,
+        payload: Any,
+        *,
+        key: str | None = None,
+        headers: dict[str, str] | None = None,
+        id: str | None = None,
+        delay: Duration = 0,
+        at: datetime | None = None,
+        ttl: Duration = 0,
+        expect: int | None = None,
+        timeout: Duration | None = None,
+    ) -> Place:
+        """Publish one event; returns when it is durable: its offset. `Client.publish` says what the options mean."""
+
+    @abstractmethod
+    def follow(
+        self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
+    ) -> AsyncIterator[StoredEvent[Any]]:
+        """Events of a topic, or of a pattern, as they are stored, for ever, without a group."""
+
+    @abstractmethod
+    async def _ask(
+        self,
+        kind: str,
+        type: str,
+        data: Any,
+        timeout: Duration | None,
+        reply: Any,
+        id: str | None = None,
+        retry: Retry | None = None,
+    ) -> Any:
+        """`command` and `query` for the parts of a client."""
+
+    @abstractmethod
+    async def insist(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do something that may safely be done twice; while the node is away, again and again."""
+
+    # -- commands and queries of the program
+
+    @overload
+    async def command(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> T: ...
+
+    @overload
+    async def command(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any: ...
+
+    async def command(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        id: str | None = None,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any:
+        """Send a command to whoever serves it; the data of its reply, decoded into the type `reply`.
+
+        Without a `timeout` the node's own counts. Raises `Fail` with code and text of the error:
+        the one the handler raised, 500 if it failed, 504 if it took too long, 404 if nobody serves it. CannotConnect
+        when the connection broke, in which case the command may have been carried out. A durable command that was
+        given an `id` can be sent again then: it is carried out once, and every sender gets the one outcome.
+
+        With `retry` the node sends the command again when it fails with an error that may pass (a crash, a timeout, 429
+        or from 500 on): `timeout` counts for each attempt, and the error that is raised is the last. What fails to the
+        end is kept as a dead letter (`Syscall.DeadLetters`).
+        """
+        return await self._ask("command", type, data, timeout, reply, id, retry)
+
+    @overload
+    async def query(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: builtins.type[T],
+    ) -> T: ...
+
+    @overload
+    async def query(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any: ...
+
+    async def query(
+        self,
+        type: str,
+        data: Any = None,
+        *,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        reply: Any = None,
+    ) -> Any:
+        """Ask something that changes nothing; otherwise like `command`."""
+        return await self._ask("query", type, data, timeout, reply, None, retry)
+
+    # -- durable runs
+
+    @overload
+    async def start_run(
+        self, program: Callable[..., Coroutine[Any, Any, T]], /, *args: Any, id: str | None = None
+    ) -> StartedRun[T]: ...
+
+    @overload
+    async def start_run(
+        self, program: Callable[..., Generator[Any, Any, T]], /, *args: Any, id: str | None = None
+    ) -> StartedRun[T]: ...
+
+    @overload
+    async def start_run(self, program: str, /, *args: Any, id: str | None = None) -> StartedRun[Any]: ...
+
+    async def start_run(self, program: Any, /, *args: Any, id: str | None = None) -> StartedRun[Any]:
+        """Start a durable run of a declared program, by function or by name; returns when it is stored.
+
+        Starting the same id and arguments again gives the same run, so this is tried again while the node is away.
+        Raises Fail: 404 for an unknown program, 409 when the id belongs to another run, 422 when the arguments do not
+        fit.
+        """
+        name = program if isinstance(program, str) else run_name(program)
+        asked = {"program": name, "args": list(args), "id": self.new_id() if id is None else id}
+        started = await self.insist(lambda: self.command("Run.Start", asked, timeout=LIMIT_S))
+        return StartedRun(started["id"], _value_type(program))
+
+    async def signal(self, run: str | StartedRun[Any], name: str, value: Any = None) -> bool:
+        """Send a value to a run, for `WaitSignal(name)`; durable when this returns. False when the run is over.
+
+        For a run that has not started, or is blocked, it is kept.
+        """
+        answer = await self.command("Run.Signal", {"id": str(run), "name": name, "value": value}, timeout=LIMIT_S)
+        return bool(answer["signalled"])
+
+    async def cancel(self, run: str | StartedRun[Any], reason: Any = None) -> bool:
+        """Cancel a run. False when it is over."""
+        asked = {"id": str(run), "reason": reason}
+        return bool((await self.command("Run.Cancel", asked, timeout=LIMIT_S))["cancelled"])
+
+    @overload
+    async def outcome(
+        self, run: str, program: Callable[..., Coroutine[Any, Any, T]], /, *, timeout: Duration | None = None
+    ) -> Outcome[T]: ...
+
+    @overload
+    async def outcome(self, run: StartedRun[T], /, *, timeout: Duration | None = None) -> Outcome[T]: ...
+
+    @overload
+    async def outcome(self, run: str, /, *, timeout: Duration | None = None) -> Outcome[Any]: ...
+
+    async def outcome(
+        self, run: str | StartedRun[Any], program: Any = None, /, *, timeout: Duration | None = None
+    ) -> Outcome[Any]:
+        """Wait until a run is over: `Value`, `Failed` or `Cancelled`.
+
+        The value has the type that the program declares, if the run was started here or `program` is given. Raises
+        TimedOut, and Fail with 404 when there is no such run.
+        """
+        type = run.value_type if isinstance(run, StartedRun) else _value_type(program)
+        pauses = Backoff(RUN_CHECK_MS, max(1, duration_ms(self.run_check))).series()
+        ends_ms = None if timeout is None else self.clock.now_ms() + duration_ms(timeout)
+        while True:
+            info = await self.insist(
+                lambda: self.query("Run.Outcome", {"id": str(run)}, timeout=LIMIT_S, reply=RunInfo)
+            )
+            found = _outcome(info, type)
+            if found is not None:
+                return found
+            pause_ms, now_ms = pauses.failed(), self.clock.now_ms()
+            if ends_ms is not None and now_ms >= ends_ms:
+                why = f": {info.error['message']}" if info.error else ""
+                raise TimedOut(f"run {run} is still {info.state}{why}", remedy="ask again with a longer timeout")
+            await asyncio.sleep((pause_ms if ends_ms is None else min(pause_ms, ends_ms - now_ms)) / 1000)
+
+    async def run_info(self, run: str | StartedRun[Any]) -> RunInfo:
+        """How a run stands now. Raises Fail with 404 when there is no such run."""
+        found: RunInfo = await self.query("Run.Outcome", {"id": str(run)}, timeout=LIMIT_S, reply=RunInfo)
+        return found
+
+    async def runs(self, *, state: str | None = None, program: Any = None, prefix: str = "") -> AsyncIterator[RunInfo]:
+        """Durable runs by id: in one state (running, blocked, value, failed, cancelled), of one program."""
+        name = program if program is None or isinstance(program, str) else run_name(program)
+        asked: dict[str, Any] = {"state": state, "program": name, "prefix": prefix, "after": ""}
+        while page := (await self.query("Run.List", asked, reply=_RunPage)).runs:
+            for info in page:
+                yield info
+            asked["after"] = page[-1].id
+
+    async def query_run(self, run: str | StartedRun[Any], query: str, /, *args: Any, reply: Any = None) -> Any:
+        """Ask a live run what its program declared with `perform.query`; decoded into the type `reply`.
+
+        Raises Fail: 404 when there is no such run or query, 409 when the run is over or blocked.
+        """
+        asked = {"id": str(run), "name": query, "args": list(args)}
+        value = (await self.query("Run.Query", asked))["value"]
+        return value if reply is None else msgspec.convert(value, reply)
+
+    async def update_run(self, run: str | StartedRun[Any], update: str, /, *args: Any, reply: Any = None) -> Any:
+        """Change a live run through what its program declared with `perform.update`; what that gives, once stored.
+
+        Raises Fail like `query_run`, and with 422 what the program's function raised.
+        """
+        asked = {"id": str(run), "name": update, "args": list(args)}
+        value = (await self.command("Run.Update", asked))["value"]
+        return value if reply is None else msgspec.convert(value, reply)
+
+    async def change_runs(
+        self,
+        action: Literal["retry", "cancel", "fail"],
+        *,
+        state: str,
+        program: Any = None,
+        prefix: str = "",
+        keep: Literal["all", "fitting", "nothing"] = "all",
+        reason: Any = None,
+    ) -> dict[str, str]:
+        """Retry, cancel or fail all runs in a state; why some could not be changed, by id.
+
+        `keep` says how much of its journal a run that is retried keeps: all, what fits the program, or nothing.
+        """
+        name = program if program is None or isinstance(program, str) else run_name(program)
+        asked = {"action": action, "state": state, "program": name, "prefix": prefix, "keep": keep, "reason": reason}
+        refused: dict[str, str] = {}
+        after: str | None = ""
+        while after is not None:
+            changed = await self.command("Run.Bulk", {**asked, "after": after})
+            refused |= changed["refused"]
+            after = changed["after"]
+        return refused
+
+    async def retry_run(
+        self, run: str | StartedRun[Any], *, keep: Literal["all", "fitting", "nothing"] = "all"
+    ) -> None:
+        """Go on with a run that failed, was cancelled or is blocked, with the program of now; see `change_runs`."""
+        await self.command("Run.Retry", {"id": str(run), "keep": keep})
+
+
+def run_name(program: Any) -> str:
+    """The name under which a declared program is known."""
+    return getattr(program, "__run_name__", None) or str(program.__name__)
+
+
+def _value_type(program: Any) -> Any:
+    from mainspring.runs import return_type  # who starts no runs need not pay for it
+
+    return Any if program is None or isinstance(program, str) else return_type(program)
+
+
+def _outcome(info: RunInfo, type: Any) -> Outcome[Any] | None:
+    from mainspring.runs import Cancelled, Failed, StoredFailure, Value
+
+    if info.state == "value":
+        try:
+            return Value(msgspec.convert(info.value, type))
+        except msgspec.ValidationError:  # from a former version of the program
+            return Value(info.value)
+    if info.state == "failed":
+        error = info.error or {}
+        return Failed(StoredFailure(error.get("type", "?"), error.get("message", ""), error.get("code", "")))
+    return Cancelled(info.reason) if info.state == "cancelled" else None

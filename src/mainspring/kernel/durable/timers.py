@@ -1,0 +1,186 @@
+"""Durable timers: messages that are sent later, also when the node was stopped meanwhile.
+
+The message is in the log before its timer has an id, and stays there until it was handled: a reply or an error removes
+it, the end of the process does not. So it is sent at least once; a message that must not be done twice is a durable
+command, which the log knows by its id. What fails becomes a dead message.
+
+A timer belongs to one node, whose epoch is in its record. When that node is gone, another one that shares the log takes
+its timers over; a node that owns its log finds its own again at the next start. Those that were due meanwhile are sent
+at once. Every node can cancel every timer: the owner sees that the record is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from mainspring.cluster import Cluster
+from mainspring.errors import MainspringError
+from mainspring.kernel import errors as faults
+from mainspring.kernel.durable.record import NO_EPOCH
+from mainspring.kernel.mail import KeptOrigin
+from mainspring.log import ABSENT, Batch, Change, Log, Refused
+from mainspring.loop import BackgroundTasks
+from mainspring.message import Message, Metadata
+
+if TYPE_CHECKING:
+    from mainspring.kernel.exchange import Exchange
+    from mainspring.kernel.timers import MessageTimers
+
+logger: logging.Logger = logging.getLogger("mainspring.kernel")
+
+SPACE: Final = "timers"
+_RETRY_MS: Final = 1_000
+
+
+class StoredTimer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One message in the log. Its key is the timer's id."""
+
+    deadline_ms: int  # epoch
+    message: Message
+    cause: Metadata
+    epoch: int = NO_EPOCH  # of the node that will send it
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(StoredTimer).decode
+
+
+class DurableTimers:
+    """The durable timers that this node will fire, and a look at those of others."""
+
+    def __init__(self, log: Log, exchange: Exchange, cluster: Cluster, timers: MessageTimers) -> None:
+        self._log = log
+        self._exchange = exchange
+        self._cluster = cluster
+        self._timers = timers
+        self._is_up = False
+        self._found: dict[str, StoredTimer] = {}  # to be armed when the node is up
+        self._mine: set[str] = set()  # records that this node owns: waiting, or sent and not finished
+        self._tasks = BackgroundTasks(logger, "durable timers")
+
+    async def schedule(self, delay_ms: float, message: Message, cause: Metadata) -> str:
+        """Send `message` after `delay_ms`; the id is for `cancel`. It is stored when this returns."""
+        id = self._exchange.ids()
+        deadline_ms = self._exchange.clock.wall_ms() + int(delay_ms)
+        batch = Batch()
+        self._cluster.guard(batch)
+        stored = StoredTimer(deadline_ms, message, cause, self._cluster.epoch)
+        batch.put(SPACE, id, _encode(stored), expect=ABSENT)
+        await self._log.commit(batch)
+        self._arm(id, stored)
+        return id
+
+    def _arm(self, id: str, stored: StoredTimer) -> None:
+        self._mine.add(id)
+        delay_ms = max(0, stored.deadline_ms - self._exchange.clock.wall_ms())
+
+        def on_due(due: Message) -> KeptOrigin | None:
+            if due.kind in ("command", "query"):
+                return KeptOrigin(lambda outcome: self._outcome_came(id, due, outcome))
+            self._remove(id)
+            return None
+
+        self._timers.schedule(delay_ms, stored.message, stored.cause, id=id, on_due=on_due)
+
+    def _outcome_came(self, id: str, due: Message, outcome: Message) -> None:
+        if outcome.kind == "error":
+            if outcome.type == faults.SHUTTING_DOWN:
+                return  # the next life of this node, or another node, sends it again
+            self._exchange.sink(outcome, due)
+        self._remove(id)
+
+    def _remove(self, id: str) -> None:
+        self._mine.discard(id)
+        self._tasks.start(self._removing(id), "remove")
+
+    async def _removing(self, id: str) -> None:
+        batch = Batch()
+        batch.delete(SPACE, id)
+        try:
+            await self._log.commit(batch)
+        except MainspringError as error:
+            logger.warning("a timer that was sent could not be removed yet: %s", error.message)
+            self._exchange.loop.schedule(_RETRY_MS, self._remove, id, ref=False)
+
+    async def cancel(self, id: str) -> bool:
+        """True when the message will never be sent, by whatever node."""
+        record = await self._log.get(SPACE, id)
+        if record is None or (id in self._mine and self._timers.get(id) is None):  # it was sent
+            return False
+        batch = Batch()
+        batch.delete(SPACE, id, expect=record.version)
+        try:
+            await self._log.commit(batch)
+        except Refused:
+            return False
+        self._mine.discard(id)
+        self._timers.cancel(id)
+        return True
+
+    async def elsewhere(self) -> list[tuple[str, StoredTimer]]:
+        """Timers that other nodes will fire."""
+        scan = self._log.scan(SPACE)
+        return [(record.key, _decode(record.value)) async for record in scan if record.key not in self._mine]
+
+    # --- taking over ---------------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Find what no living node has: this node's own from its last life, and those of nodes that are gone."""
+        self._cluster.on_death(self._node_gone)
+        self._log.watch_records(self._on_change)
+        await self._take_over()
+
+    def go_on(self) -> None:
+        """The node is up: arm what was found."""
+        self._is_up = True
+        found, self._found = self._found, {}
+        for id, stored in found.items():
+            self._arm(id, stored)
+
+    def _node_gone(self, _: Any) -> None:
+        self._tasks.start(self._look(), "take over")
+
+    async def _look(self) -> None:
+        try:
+            await self._take_over()
+        except MainspringError as error:
+            logger.warning("timers of a node that is gone could not be taken over yet: %s", error.message)
+            self._exchange.loop.schedule(_RETRY_MS, self._node_gone, None, ref=False)
+
+    async def _take_over(self) -> None:
+        async for record in self._log.scan(SPACE):
+            stored = _decode(record.value)
+            if stored.epoch != NO_EPOCH and self._cluster.alive(stored.epoch):
+                continue
+            if stored.epoch != self._cluster.epoch:
+                stored = msgspec.structs.replace(stored, epoch=self._cluster.epoch)
+                batch = Batch()
+                self._cluster.guard(batch)
+                batch.put(SPACE, record.key, _encode(stored), expect=record.version)
+                try:
+                    await self._log.commit(batch)
+                except Refused:
+                    continue  # another node was first
+            if record.key not in self._mine:  # it is, when this node had lost its own lease
+                self._found[record.key] = stored
+                self._mine.add(record.key)
+        if self._is_up:
+            self.go_on()
+
+    def _on_change(self, change: Change) -> None:
+        """Another node cancelled a timer, or took it over."""
+        if change.own or not self._mine:
+            return
+        for record in change.records:
+            if record.space != SPACE or record.key not in self._mine:
+                continue
+            if record.version == ABSENT or _decode(record.value).epoch != self._cluster.epoch:
+                self._mine.discard(record.key)
+                self._timers.cancel(record.key)
+
+    async def close(self) -> None:
+        """End what reads and writes the log here. What was not sent stays in the log."""
+        await self._tasks.cancel()

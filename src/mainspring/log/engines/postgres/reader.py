@@ -1,0 +1,175 @@
+"""Answers to readers, from the tables. Nothing of it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from mainspring.log.contract import (
+    Bounds,
+    DamagedEvent,
+    DamagedRecord,
+    Mark,
+    Outline,
+    Place,
+    Record,
+    StoredEvent,
+    end_of_prefix,
+    event_bytes,
+    outline_of,
+    within_bytes,
+)
+from mainspring.log.engines.postgres.plan import Partition
+from mainspring.log.engines.postgres.tables import chunk_events, record_crc
+
+PAGE: Final = 1_000  # records or marks asked for at once
+OUTGOING_PAGE: Final = 100  # of what programs stored; each may be a megabyte
+_MOST_CHUNKS: Final = 256  # asked for at once
+_MAX_OFFSET: Final = (1 << 63) - 1
+
+
+class PostgresReader:
+    """Each method takes the connection to ask with."""
+
+    def __init__(self, schema: str) -> None:
+        self._bounds = f"""
+            SELECT p.partition, p.tail, p.events, p.bytes, (SELECT c.first FROM {schema}.chunks c
+              WHERE c.topic = p.topic AND c.partition = p.partition ORDER BY c.last LIMIT 1) AS head
+            FROM {schema}.partitions p WHERE p.topic = $1 ORDER BY p.partition"""
+        self._chunks = f"""
+            SELECT first, last, body FROM (
+              SELECT first, last, body, sum(events) OVER w - events AS events, sum(bytes) OVER w - bytes AS bytes
+              FROM {schema}.chunks WHERE topic = $1 AND partition = $2 AND last >= $3
+              WINDOW w AS (ORDER BY last ROWS UNBOUNDED PRECEDING) ORDER BY last LIMIT {_MOST_CHUNKS}) AS near
+            WHERE events < $4 AND bytes < $5 ORDER BY last"""
+        self._since = f"""
+            SELECT first, last, body FROM {schema}.chunks
+            WHERE topic = $1 AND partition = $2 AND last >= $3 AND newest >= $4 ORDER BY last LIMIT 1"""
+        self._topics = f"SELECT DISTINCT topic FROM {schema}.partitions ORDER BY topic"
+        self._tails = f"SELECT topic, partition, tail FROM {schema}.partitions"
+        self._record = f"SELECT value, version, crc FROM {schema}.records WHERE space = $1 AND key = $2"
+        self._page = f"""
+            SELECT key, value, version, crc FROM {schema}.records
+            WHERE space = $1 AND key > $2 AND key >= $3 AND ($4::bytea IS NULL OR key < $4) ORDER BY key LIMIT {PAGE}"""
+        self._spaces = f"SELECT DISTINCT space FROM {schema}.records ORDER BY space"
+        self._versions = f"""
+            SELECT r.space, r.key, r.version FROM unnest($1::bytea[], $2::bytea[]) AS w (space, key)
+            JOIN {schema}.records r ON r.space = w.space AND r.key = w.key"""
+        self._marks = f"""
+            SELECT m.topic, m.dedupe, m.partition, m.place, m.until
+            FROM unnest($1::bytea[], $2::bytea[]) AS w (topic, dedupe)
+            JOIN {schema}.marks m ON m.topic = w.topic AND m.dedupe = w.dedupe"""
+        self._mark_page = f"""
+            SELECT topic, dedupe, partition, place, until FROM {schema}.marks
+            WHERE (topic, dedupe) > ($1, $2) ORDER BY topic, dedupe LIMIT {PAGE}"""
+
+    # -- events
+
+    async def events(
+        self, ask: Any, topic: str, partition: int, start: int, limit: int, max_bytes: int
+    ) -> list[StoredEvent]:
+        """Raises `DamagedEvent`."""
+        found: list[StoredEvent] = []
+        position, name = min(start, _MAX_OFFSET), topic.encode()
+        while len(found) < limit and max_bytes > 0:
+            rows = await ask.fetch(self._chunks, name, partition, position, limit - len(found), max_bytes)
+            if not rows:
+                break
+            for row in rows:
+                events = chunk_events(topic, partition, row["first"], row["body"])
+                if events is None:
+                    if found:
+                        return found
+                    raise DamagedEvent(topic, partition, max(position, row["first"]))
+                wanted = events if row["first"] >= start else [event for event in events if event.offset >= start]
+                taken = wanted[: limit - len(found)]
+                fitting = within_bytes(taken, max_bytes)
+                if found and fitting and event_bytes(fitting[0]) > max_bytes:
+                    return found
+                found += fitting
+                if len(fitting) < len(wanted):
+                    return found
+                max_bytes -= sum(map(event_bytes, fitting))
+                position = row["last"] + 1
+        return found
+
+    async def outline(self, ask: Any, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
+        events = await self.events(ask, topic, partition, start, limit, _MAX_OFFSET)
+        return [outline_of(event) for event in events]
+
+    async def offset_at(self, ask: Any, topic: str, partition: int, ts: int) -> int | None:
+        """None when no event is so young."""
+        position, name = 1, topic.encode()
+        while rows := await ask.fetch(self._since, name, partition, position, ts):
+            (row,) = rows
+            events = chunk_events(topic, partition, row["first"], row["body"])
+            for event in events or ():
+                if event.ts >= ts:
+                    return event.offset
+            position = row["last"] + 1
+        return None
+
+    async def topics(self, ask: Any) -> list[str]:
+        return [row["topic"].decode() for row in await ask.fetch(self._topics)]
+
+    async def tails(self, ask: Any) -> dict[Partition, int]:
+        return {(row["topic"].decode(), row["partition"]): row["tail"] for row in await ask.fetch(self._tails)}
+
+    async def bounds(self, ask: Any, topic: str) -> list[Bounds]:
+        return [
+            Bounds(row["partition"], row["head"] or row["tail"] + 1, row["tail"], row["events"], row["bytes"])
+            for row in await ask.fetch(self._bounds, topic.encode())
+        ]
+
+    # -- records
+
+    async def record(self, ask: Any, space: str, key: str) -> Record | None:
+        rows = await ask.fetch(self._record, space.encode(), key.encode())
+        return _record(space.encode(), key.encode(), rows[0]) if rows else None
+
+    async def page(self, ask: Any, space: str, prefix: str, after: str) -> list[Any]:
+        """The next rows of a scan."""
+        end = end_of_prefix(prefix)
+        found: list[Any] = await ask.fetch(
+            self._page, space.encode(), after.encode(), prefix.encode(), None if end is None else end.encode()
+        )
+        return found
+
+    async def spaces(self, ask: Any) -> list[str]:
+        return [row["space"].decode() for row in await ask.fetch(self._spaces)]
+
+    async def versions(self, ask: Any, places: Iterable[Place]) -> dict[Place, int]:
+        """Of those that exist."""
+        rows = await ask.fetch(self._versions, *_columns(places))
+        return {(row["space"].decode(), row["key"].decode()): row["version"] for row in rows}
+
+    # -- marks
+
+    async def marks(self, ask: Any, places: Iterable[Place]) -> dict[Place, Mark]:
+        rows = await ask.fetch(self._marks, *_columns(places))
+        return {(mark.topic, mark.dedupe): mark for mark in map(_mark, rows)}
+
+    async def mark_page(self, ask: Any, last: Mark | None) -> list[Mark]:
+        """The next marks behind this one, by topic and text."""
+        after = (b"", b"") if last is None else (last.topic.encode(), last.dedupe.encode())
+        return [_mark(row) for row in await ask.fetch(self._mark_page, *after)]
+
+
+def record_of(space: str, row: Any) -> Record:
+    """Of a row of a page. Raises `DamagedRecord`."""
+    return _record(space.encode(), row["key"], row)
+
+
+def _record(space: bytes, key: bytes, row: Any) -> Record:
+    if record_crc(space, key, row["value"]) != row["crc"]:
+        raise DamagedRecord(space.decode(), key.decode(), row["version"])
+    return Record(key.decode(), row["value"], row["version"])
+
+
+def _mark(row: Any) -> Mark:
+    return Mark(row["topic"].decode(), row["dedupe"].decode(), row["partition"], row["place"], row["until"])
+
+
+def _columns(places: Iterable[Place]) -> tuple[list[bytes], list[bytes]]:
+    pairs = [(first.encode(), second.encode()) for first, second in places]
+    return [first for first, _ in pairs], [second for _, second in pairs]

@@ -1,0 +1,214 @@
+"""Batches that only append: decided once by the node that writes them, stored by every node as they were decided.
+
+Nearly all events come in batches that expect nothing and only append. What becomes of such a batch follows from where
+its partitions end. So a node that sends a commit to the others decides it before, for each run of such batches: the
+place, the running total and the checksum of each event. A node that stores the commit compares where its partitions end
+with where the writer thought they did; if that is the same, the values go into the file as they are, without a step of
+Python for each event. If it is not (another node's commit came in between), the batches are decided here, like any
+other.
+
+Marks need no decision: they are inserted as new, and if one is there already the whole commit is decided again with a
+lookup (`writer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+from typing import Final, Protocol
+
+import msgspec
+
+from mainspring.log.contract import MAX_INT, MIN_INT, Append, Operation, event_bytes
+from mainspring.log.engines.sqlite.schema import MAX_OFFSET, OFFSET_BITS, event_checksum, mark_checksum
+
+RUN_BYTES: Final = 16  # what a run says of an event takes, encoded, at most without marks
+
+PartitionPlace = tuple[str, int]  # topic, partition
+PartitionEnd = tuple[int, int, int, int | None]  # the partition's number in the file, its tail, total and highest time
+
+
+class AppendRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """`count` batches from the one at index `first`, and what is stored for their events, in order.
+
+    It holds where the partitions end before it (`before`) and leaves them as `after` says. A column that is the same
+    for all events is left out: `positions` where they follow each other, `highs` where each event is the newest,
+    `mark_checksums` where no event has a dedupe.
+    """
+
+    first: int
+    count: int
+    before: dict[str, dict[int, PartitionEnd]]
+    after: dict[str, dict[int, PartitionEnd]]
+    totals: list[int]
+    checksums: list[int]
+    positions: list[int]
+    highs: list[int | None]
+    mark_checksums: list[int]
+
+    def places(self) -> list[tuple[str, int, PartitionEnd, PartitionEnd]]:
+        """Each partition with its end before and after."""
+        after = self.after
+        return [
+            (topic, partition, end, after[topic][partition])
+            for topic, partitions in self.before.items()
+            for partition, end in partitions.items()
+        ]
+
+    def all_positions(self) -> Sequence[int]:
+        """The place of each event in the file."""
+        if self.positions:
+            return self.positions
+        ((_, _, before, after),) = self.places()
+        base = before[0] << OFFSET_BITS
+        return range(base + before[1] + 1, base + after[1] + 1)
+
+    def offsets(self) -> Sequence[int]:
+        if self.positions:
+            return [position & MAX_OFFSET for position in self.positions]
+        ((_, _, before, after),) = self.places()
+        return range(before[1] + 1, after[1] + 1)
+
+    def event_values(self, events: Sequence[Append]) -> Iterable[tuple[object, ...]]:
+        """The values of each event, in the order of `EVENT_COLUMNS`."""
+        return zip(
+            self.all_positions(),
+            [event.ts for event in events],
+            self.totals,
+            self.checksums,
+            [event.id for event in events],
+            [event.payload for event in events],
+            self.highs or repeat(None, len(events)),
+            [event.key for event in events],
+            [event.headers for event in events],
+            strict=True,
+        )
+
+    def mark_values(self, events: Sequence[Append]) -> Iterable[tuple[object, ...]]:
+        """Topic, dedupe, position, until and checksum of each mark."""
+        if not self.mark_checksums:
+            return ()
+        return zip(
+            [event.topic for event in events],
+            [event.dedupe for event in events],
+            self.all_positions(),
+            [event.dedupe_until for event in events],
+            self.mark_checksums,
+            strict=True,
+        )
+
+
+class KnownEnds(Protocol):
+    """What this node knows of the log; it may be outdated."""
+
+    def end_of(self, place: PartitionPlace) -> PartitionEnd | None:
+        """Where a partition ends; None for one without events."""
+        ...
+
+
+class AppendDecider:
+    """Decides the runs of what one node sends, commit after commit before any of them is stored."""
+
+    def __init__(self, known: KnownEnds) -> None:
+        self._known = known
+        self._ends: dict[PartitionPlace, PartitionEnd | None] = {}
+
+    def decide(self, batches: Sequence[Sequence[Operation]]) -> list[AppendRun]:
+        """The runs among the batches of the next commit. What has values of the wrong type is in none."""
+        try:
+            return self._decide(batches)
+        except (TypeError, AttributeError, ValueError):
+            return []
+
+    def _decide(self, batches: Sequence[Sequence[Operation]]) -> list[AppendRun]:
+        runs: list[AppendRun] = []
+        start = 0
+        while start < len(batches):
+            marked = _is_marked(batches[start])
+            stop = start
+            while stop < len(batches) and self._may_join(batches[stop], marked):
+                stop += 1
+            if stop > start:
+                runs.append(self._run(start, batches[start:stop], marked))
+                start = stop
+            else:
+                self._pass_over(batches[start])
+                start += 1
+        return runs
+
+    def _may_join(self, batch: Sequence[Operation], marked: bool) -> bool:
+        """Whether a batch only appends, to partitions that are known, with or without a mark for each event."""
+        return bool(batch) and all(
+            type(event) is Append
+            and event.expect is None
+            and (event.dedupe is not None) is marked
+            and MIN_INT <= event.ts <= MAX_INT
+            and MIN_INT <= event.dedupe_until <= MAX_INT
+            and self._end(event) is not None
+            for event in batch
+        )
+
+    def _end(self, event: Append) -> PartitionEnd | None:
+        place = (event.topic, event.partition)
+        try:
+            return self._ends[place]
+        except KeyError:
+            end = self._ends[place] = self._known.end_of(place)
+            return end
+
+    def _pass_over(self, batch: Sequence[Operation]) -> None:
+        """A batch that may be refused. Most are not, so what follows is decided as if it stood."""
+        for event in batch:
+            if isinstance(event, Append) and (end := self._end(event)) is not None:
+                id, tail, total, high = end
+                high = event.ts if high is None or event.ts > high else high
+                self._ends[event.topic, event.partition] = (id, tail + 1, total + event_bytes(event), high)
+
+    def _run(self, first: int, batches: Sequence[Sequence[Operation]], marked: bool) -> AppendRun:
+        before: dict[str, dict[int, PartitionEnd]] = {}
+        after: dict[str, dict[int, PartitionEnd]] = {}
+        totals: list[int] = []
+        checksums: list[int] = []
+        positions: list[int] = []
+        highs: list[int | None] = []
+        mark_checksums: list[int] = []
+        ends = self._ends
+        place: PartitionPlace = ("", -1)
+        id = tail = total = 0
+        high: int | None = None
+        for event in chain.from_iterable(batches):
+            assert type(event) is Append
+            topic, partition, ts = event.topic, event.partition, event.ts
+            if partition != place[1] or topic != place[0]:
+                if place[0]:
+                    ends[place] = (id, tail, total, high)
+                place = (topic, partition)
+                end = ends[place]
+                assert end is not None
+                id, tail, total, high = end
+                before.setdefault(topic, {}).setdefault(partition, end)
+            tail += 1
+            total += event_bytes(event)
+            position = (id << OFFSET_BITS) + tail
+            totals.append(total)
+            positions.append(position)
+            checksums.append(event_checksum(position, ts, event.id, event.key, event.headers, event.payload))
+            if high is None or ts >= high:
+                high = ts
+                highs.append(None)
+            else:
+                highs.append(high)
+            if event.dedupe is not None:
+                mark_checksums.append(mark_checksum(topic, event.dedupe, position, event.dedupe_until))
+        ends[place] = (id, tail, total, high)
+        for topic, partitions in before.items():
+            after[topic] = {partition: end for partition in partitions if (end := ends[topic, partition])}
+        if len(before) == 1 and len(after[next(iter(before))]) == 1:
+            positions.clear()
+        if highs.count(None) == len(highs):
+            highs.clear()
+        return AppendRun(first, len(batches), before, after, totals, checksums, positions, highs, mark_checksums)
+
+
+def _is_marked(batch: Sequence[Operation]) -> bool:
+    return bool(batch) and type(batch[0]) is Append and batch[0].dedupe is not None

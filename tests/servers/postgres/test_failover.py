@@ -1,0 +1,96 @@
+"""A primary that is lost and a standby that takes its place: the same for nodes as a server that was away."""
+
+from __future__ import annotations
+
+import asyncio
+
+import asyncpg
+import pytest
+
+from mainspring.log import Append, Batch, LogGone, Receipt
+from mainspring.log.engines.postgres import PostgresEngine
+from tests.support.client_node import eventually
+from tests.support.postgres import Postgres, running_postgres
+
+_PRIMARY = ("wal_level=replica", "max_wal_senders=4", "hot_standby=on")
+
+
+def address(*servers: Postgres) -> str:
+    hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
+    return f"postgresql://{servers[0].user}@{hosts}/postgres?patience_ms=30000"
+
+
+async def commit(engine: PostgresEngine, name: str) -> Receipt:
+    (result,) = await engine.commit([Batch([Append("t", 0, name, 1, b"1", dedupe=name, dedupe_until=9)])])
+    assert isinstance(result, Receipt), result
+    return result
+
+
+async def test_with_a_synchronous_standby_nothing_acknowledged_is_lost_doubled_or_reordered() -> None:
+    with running_postgres(*_PRIMARY) as primary, running_postgres(standby_of=primary) as standby:
+        sql = await asyncpg.connect(primary.url("postgres"))
+        await sql.execute("ALTER SYSTEM SET synchronous_standby_names = 'standby'")
+        await sql.execute("SELECT pg_reload_conf()")
+
+        async def synchronous() -> bool:
+            return bool(await sql.fetchval("SELECT bool_or(sync_state = 'sync') FROM pg_stat_replication"))
+
+        await eventually(synchronous)
+        await sql.close()
+        nodes = [PostgresEngine(address(primary, standby)) for _ in range(3)]
+        for node in nodes:
+            await node.open()
+        assert "synchronous standbys" in (await nodes[0].durability()).statement
+        acked: list[tuple[int, str]] = []
+        enough = 30
+
+        async def load(node: PostgresEngine, letter: str) -> None:
+            for n in range(enough):
+                receipt = await commit(node, f"{letter}{n}")
+                acked.append((receipt.offsets[0][1], f"{letter}{n}"))
+
+        loads = [asyncio.create_task(load(node, letter)) for node, letter in zip(nodes, "abc", strict=True)]
+
+        async def half() -> bool:
+            return len(acked) > 20 or any(task.done() for task in loads)
+
+        await eventually(half)
+        await asyncio.to_thread(primary.stop)
+        await asyncio.to_thread(standby.promote)
+        new = await asyncpg.connect(standby.url("postgres"))
+        await new.execute("ALTER SYSTEM RESET synchronous_standby_names")
+        await new.execute("SELECT pg_reload_conf()")
+        await new.close()
+        await asyncio.gather(*loads)
+        found = await nodes[1].read("t", 0, 1, 1_000)
+        assert [(event.offset, event.id) for event in found] == sorted(acked)
+        assert [event.offset for event in found] == list(range(1, 3 * enough + 1))
+        for letter in "abc":
+            assert [e.id for e in found if e.id[0] == letter] == [f"{letter}{n}" for n in range(enough)]
+        for node in nodes:
+            await node.close()
+
+
+async def test_a_standby_that_lacks_acknowledged_commits_is_noticed() -> None:
+    with running_postgres(*_PRIMARY) as primary:
+        node = PostgresEngine(address(primary))
+        await node.open()
+        await commit(node, "old")
+        await node.close()
+        with running_postgres(standby_of=primary, start=False) as copy:
+            node = PostgresEngine(address(primary, copy))
+            await node.open()
+            await commit(node, "lost")  # acknowledged by the primary alone
+            failed: list[BaseException] = []
+            node.on_failure(failed.append)
+            await asyncio.to_thread(primary.stop)
+            await asyncio.to_thread(copy.start)
+            await asyncio.to_thread(copy.promote)
+            with pytest.raises(LogGone, match="another history"):
+                await commit(node, "next")
+            assert isinstance(failed[0], LogGone)
+            await node.close()
+            again = PostgresEngine(address(copy))
+            await again.open()
+            assert (await commit(again, "next")).offsets == ((0, 2, False),)
+            await again.close()
