@@ -24,7 +24,7 @@ import asyncio, importlib, pkgutil, mainspring
 from mainspring import App
 from mainspring.testing import simulate
 
-OPTIONAL = ("mainspring.log.engines.", "mainspring.guests", "mainspring.outbox", "mainspring.testing.")
+OPTIONAL = tuple(f"mainspring.{each}" for each in ("contrib", "guests", "log.engines.", "outbox", "testing."))
 for module in pkgutil.walk_packages(mainspring.__path__, "mainspring."):
     if not module.name.startswith(OPTIONAL) and not module.name.endswith("__main__"):
         importlib.import_module(module.name)
@@ -75,29 +75,32 @@ def check_contents(archive: Path) -> None:
         raise SystemExit(f"{archive.name} lacks {missing}, and has {strange}")
 
 
-def check_install(archive: Path, python: str) -> None:
-    """Install it where nothing else is, and use it."""
+def check_install(archives: list[Path], python: str) -> None:
+    """Install each where nothing but the locked versions is, and use it."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "environment"
         run(python, "-m", "venv", home)
         here = home / "bin" / "python"
-        quiet = ("-m", "pip", "--disable-pip-version-check", "install", "-q")
-        run(here, *quiet, "--require-hashes", "-r", _LOCK)
-        run(here, *quiet, "--no-deps", "--no-build-isolation", archive)
-        said = run(home / "bin" / "mainspring", "--version").split()
-        if said != ["mainspring", project()["version"]]:
-            raise SystemExit(f"{archive.name} says it is {said}")
-        run(here, "-W", "error::SyntaxWarning", "-c", _PROGRAM)
-    print(f"{archive.name} works with {run(python, '--version').strip()}")
+        pip = (here, "-m", "pip", "--disable-pip-version-check")
+        run(*pip, "install", "-q", "--require-hashes", "-r", _LOCK)
+        for archive in archives:
+            run(*pip, "install", "-q", "--no-deps", "--no-build-isolation", archive)
+            said = run(home / "bin" / "mainspring", "--version").split()
+            if said != ["mainspring", project()["version"]]:
+                raise SystemExit(f"{archive.name} says it is {said}")
+            run(here, "-W", "error::SyntaxWarning", "-c", _PROGRAM)
+            run(*pip, "uninstall", "-q", "-y", "mainspring")
+            print(f"{archive.name} works with {run(python, '--version').strip()}", flush=True)
 
 
 def main(dist: str, *pythons: str) -> None:
     folder = (ROOT / dist).resolve()
     folder.mkdir(exist_ok=True)
-    for archive in build(folder):
+    archives = build(folder)
+    for archive in archives:
         check_contents(archive)
-        for python in pythons or (sys.executable,):
-            check_install(archive, python)
+    for python in pythons or (sys.executable,):
+        check_install(archives, python)
 
 
 if __name__ == "__main__":

@@ -110,3 +110,25 @@ STATUS_OF_CODE: Final[dict[str, int]] = {
     code: status for status, codes in _CODES_OF_STATUS.items() for code in codes.split()
 }
 """The HTTP status of an error code, so that one refusal means the same on every face of a node."""
+
+
+# -- text of others, safe to show
+#
+# Names, ids, payloads and messages of errors come from whoever sent them. Shown as they are, an escape sequence in one
+# could repaint the screen of the person who looks, and a line feed could pretend to be another line.
+
+
+def plain(text: object, keep: str = "") -> str:
+    """The text with everything that is not printable written as an escape, but for the characters in `keep`."""
+    written = str(text)
+    if written.isprintable():
+        return written
+    return "".join(
+        each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in written
+    )
+
+
+def plain_lines(text: object) -> str:
+    """The same for a text of several lines: those behind the first are indented, so that none can be taken for one
+    that begins."""
+    return plain(text, "\n\t").replace("\n", "\n    ")

@@ -201,6 +201,12 @@ class Settings:
     retention_interval_ms: int = setting(
         60_000, "Time between two rounds of retention and compaction.", unit="ms", least=10
     )
+    group_expiry_ms: int = setting(
+        0,
+        "Delete groups that had no member and moved nowhere for so long; 0: never, a group's position is data.",
+        unit="ms",
+        least=0,
+    )
     audit: bool = setting(True, "Write what the bus decided to system.bus.audit.")
 
     # Runs

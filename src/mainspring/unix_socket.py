@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
+import logging
 import os
 import socket
 import stat
@@ -15,6 +16,8 @@ from typing import Final
 
 from mainspring.errors import BootError
 from mainspring.private_files import make_private_folder
+
+logger: logging.Logger = logging.getLogger("mainspring")
 
 BACKLOG: Final = 512  # connections that wait to be accepted
 LONGEST_PATH: Final = 100  # bytes; systems allow 104 or 108
@@ -40,7 +43,23 @@ def _place(given: str, data: str, name: str, choose: Callable[[Path, Path], Path
     runtime, own = os.environ.get("XDG_RUNTIME_DIR"), Path(data, name)
     if given:
         return Path(given)
-    return choose(Path(runtime, "mainspring", name), own) if runtime else own
+    return choose(Path(runtime, "mainspring", name), own) if runtime and _belongs_to_us(runtime) else own
+
+
+def _belongs_to_us(folder: str) -> bool:
+    """Whether the runtime directory is this user's: `sudo -E` and the like leave that of another one."""
+    try:
+        return os.stat(folder).st_uid == os.geteuid()
+    except OSError:
+        return True  # it is made
+
+
+def is_foreign(path: Path) -> bool:
+    """Whether what is there belongs to another user, who is not root either: that user decides what it is."""
+    try:
+        return os.stat(path).st_uid not in (os.geteuid(), 0)
+    except OSError:
+        return False
 
 
 def private_place(data: str) -> Path:
@@ -74,10 +93,20 @@ def listen_at(path: Path) -> socket.socket:
     except OSError as error:
         raise BootError(f"the socket {path} cannot be used: {error.strerror or error}") from None
     try:
+        if is_foreign(path.parent):
+            _refuse_foreign(path)
         fcntl.flock(folder, fcntl.LOCK_EX)
         return _listening(path)
     finally:
         os.close(folder)
+
+
+def _refuse_foreign(path: Path) -> None:
+    text = f"the folder of the socket {path} belongs to another user, who could put another socket there"
+    if os.geteuid():
+        remedy = "choose a path in a folder of your own with --kernel-socket and --loop-socket"
+        raise BootError(text, remedy=remedy)
+    logger.warning("%s", text)  # root works in folders of others, and is told
 
 
 def identity_of(path: Path) -> Identity:

@@ -48,7 +48,7 @@ from mainspring.beats.storage.journal import Impulse
 from mainspring.beats.storage.line import RECENT_BEATS, BlockingLogAdapter, LineWriter, StoredLine
 from mainspring.cluster import Cluster, Membership, NodeView, ProgramVersions
 from mainspring.errors import MainspringError
-from mainspring.log import BlockingLog, Log
+from mainspring.log import BlockingLog, DamagedRecord, Log
 from mainspring.loop import Clock, MonotonicClock, identifies_work
 from mainspring.telemetry import Histogram, OpenSpan, nanoseconds, tracing
 
@@ -128,6 +128,7 @@ class Heartbeat:
             self._writer = LineWriter(StoredLine(async_log, line), self.state, program)
         self.reader: LineReader = LineReader(self.state, self._writer.line if self._writer is not None else None)
         self._open = log is None
+        self.damage: DamagedRecord | None = None  # what of the line cannot be read: then there are no beats
         self._blocking = log is None or isinstance(log, BlockingLog)
         self._running = False
         self._plays: Heartbeat | None = None
@@ -156,7 +157,11 @@ class Heartbeat:
         one's has enzymes: a node with the newest program that has some leads.
         """
         if not self._open:
-            await self._access.open(programs, able=able)
+            try:
+                await self._access.open(programs, able=able)
+            except DamagedRecord as error:
+                self.damage = error
+                raise
 
     def close(self) -> None:
         """Let go of worker threads and processes. The log belongs to the code that opened it."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from mainspring.builtin.events import event_capability
-from mainspring.builtin.memory import memory_capability
+from mainspring.builtin.memory import SPACE as MEMORY
+from mainspring.builtin.memory import memory_capability, read_value
 from mainspring.builtin.syscall import syscall_capability
 from mainspring.builtin.timer import timer_capability
 from mainspring.kernel import Capability, Kernel
@@ -33,7 +34,15 @@ _HOMES: Final = {
     "mainspring.builtin.bus": "bus_capability",
     "mainspring.builtin.runs": "BusPort KernelPort run",
 }
-__all__ = ["event_capability", "kernel_capabilities", "memory_capability", "syscall_capability", "timer_capability"]
+__all__ = [
+    "MEMORY",
+    "event_capability",
+    "kernel_capabilities",
+    "memory_capability",
+    "read_value",
+    "syscall_capability",
+    "timer_capability",
+]
 __getattr__ = lazy_imports(globals(), _HOMES)  # a kernel alone needs no bus, no runs and no beats
 
 

@@ -46,6 +46,14 @@ class _Beats:
     heartbeat: Heartbeat
     kernel: Kernel | None
 
+    @property
+    def line(self) -> Heartbeat:
+        """The line of beats. Raises Fail where it cannot be read."""
+        damage = self.heartbeat.damage
+        if damage is not None:
+            raise Fail(503, f"there are no beats on this node: {damage.message}", remedy=damage.remedy)
+        return self.heartbeat
+
     @message("command", "Beat.Signal", "BeatSignal", gives="BeatQueued.beat")
     async def give_signal(
         self,
@@ -55,8 +63,8 @@ class _Beats:
         beat: Annotated[int | None, about("A later beat than the next one.")] = None,
     ) -> Annotated[int, about("The beat the signal lands in.")]:
         """Queue a signal for the next beat or a later one. It is durable when the answer comes."""
-        lands = self.heartbeat.signal(signal, target, beat)
-        await self.heartbeat.aflush()
+        lands = self.line.signal(signal, target, beat)
+        await self.line.aflush()
         if self.kernel is not None:  # the signal is part of the causation tree, below the command that gave it
             cause = ctx.message.metadata
             place = f"beat/{lands}{signal or ''}{f'@{target}' if target else ''}"
@@ -72,7 +80,7 @@ class _Beats:
         ] = 1,
     ) -> BeatRunResult:
         """Run beats now, whatever drives them otherwise; on the node that leads the line, where several share it."""
-        heartbeat = self.heartbeat
+        heartbeat = self.line
         if heartbeat.leads or self.kernel is None:
             return _summary([await heartbeat.abeat() for _ in range(beats)])
         if heartbeat.leader is None:
@@ -88,20 +96,20 @@ class _Beats:
         at: Annotated[int | None, about("As enzymes of this beat read it; without it, now.")] = None,
     ) -> Annotated[Any, about("The value; null where there is none.")]:
         """Read the committed state, now or as of a beat."""
-        return await self.heartbeat.aread(path, at)
+        return await self.line.aread(path, at)
 
     @message("command", "Beat.Pause")
     async def pause(self) -> BeatStatus:
         """Let signals wait from the next beat on."""
-        self.heartbeat.pause()
-        await self.heartbeat.aflush()  # durable; where several nodes share a line, its leader is about to do it
+        self.line.pause()
+        await self.line.aflush()  # durable; where several nodes share a line, its leader is about to do it
         return self._status(paused=True)
 
     @message("command", "Beat.Resume")
     async def resume(self) -> BeatStatus:
         """Work on waiting signals again."""
-        self.heartbeat.resume()
-        await self.heartbeat.aflush()
+        self.line.resume()
+        await self.line.aflush()
         return self._status(paused=False)
 
     @message("command", "Beat.Fork", "BeatFork")
@@ -111,16 +119,16 @@ class _Beats:
         name: Annotated[str, about("Name of the new line.")],
     ) -> BeatForked:
         """Start a new line after an old beat; this one goes on as it is."""
-        await self.heartbeat.afork(at, name)
+        await self.line.afork(at, name)
         return BeatForked(name, at + 1)
 
     @message("query", "Beat.Standing")
     async def standing(self) -> BeatStatus:
         """Where the line of beats stands, as far as this node knows."""
-        return self._status(paused=self.heartbeat.paused)
+        return self._status(paused=self.line.paused)
 
     def _status(self, *, paused: bool) -> BeatStatus:
-        return BeatStatus(self.heartbeat.next_beat, self.heartbeat.digest, paused, self.heartbeat.waiting)
+        return BeatStatus(self.line.next_beat, self.line.digest, paused, self.line.waiting)
 
 
 def _summary(reports: list[BeatReport]) -> BeatRunResult:

@@ -154,3 +154,8 @@ def _path(key: str) -> str:
     if not path.startswith("/") or path == "/":
         raise Fail(422, "Schema validation failed: data.key: a key is a path that starts with /")
     return path.removesuffix("/")
+
+
+def read_value(_: str, value: bytes) -> None:
+    """Raise where a value of the memory is not JSON."""
+    msgspec.json.decode(value)

@@ -23,6 +23,7 @@ from mainspring.bus.access import Checker as Checker
 from mainspring.bus.access import Who as Who
 from mainspring.bus.access import origin_of as origin_of
 from mainspring.bus.audit import Audit as Audit
+from mainspring.bus.bus import RECORD_READERS as RECORD_READERS
 from mainspring.bus.bus import Bus as Bus
 from mainspring.bus.errors import BadFrame as BadFrame
 from mainspring.bus.errors import BadJson as BadJson
@@ -46,6 +47,7 @@ from mainspring.bus.errors import UnknownSchema as UnknownSchema
 from mainspring.bus.errors import UnknownTopic as UnknownTopic
 from mainspring.bus.errors import UnknownType as UnknownType
 from mainspring.bus.names import SYSTEM as SYSTEM
+from mainspring.bus.names import check_name as check_name
 from mainspring.bus.protocol import BEGINNING as BEGINNING
 from mainspring.bus.protocol import LATEST as LATEST
 from mainspring.bus.protocol import EventId as EventId

@@ -51,7 +51,7 @@ class ActionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Somebody was refused something or did something, `count` times. `about` says what: an operation, a message.
 
     `action` is login_refused, right_refused, subscription_ended, changed, deleted, command, token_added, token_removed,
-    schedule_paused or shutdown; `more`: refusals that were not written.
+    schedule_paused, record_set_aside or shutdown; `more`: refusals that were not written.
     """
 
     action: str

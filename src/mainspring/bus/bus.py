@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -24,7 +24,18 @@ from mainspring.bus.errors import BadOffset, BusError, Conflict, Forbidden, Unav
 from mainspring.bus.groups.dead_letters import DeadLetterQueue, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.local import LocalSupply
+from mainspring.bus.groups.position import COPIES
+from mainspring.bus.groups.position import SPACE as GROUPS
 from mainspring.bus.groups.registry import OWNERS, GroupRegistry
+from mainspring.bus.groups.shared.records import (
+    CLAIMS,
+    MEMBERS,
+    read_claim,
+    read_copy,
+    read_owner,
+    read_position,
+    read_presence,
+)
 from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
 from mainspring.bus.names import DEAD_LETTERS, check_name
@@ -33,21 +44,23 @@ from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.quotas import UNLIMITED, Quotas
 from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
 from mainspring.bus.schedules.schedule import Schedule, ScheduleInfo
-from mainspring.bus.schedules.schedules import CALLS, Schedules
+from mainspring.bus.schedules.schedules import CALLS, Schedules, read_call, read_row
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schemas.registry import SPACE as SCHEMAS
-from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion
+from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion, read_schema
 from mainspring.bus.session import Session
+from mainspring.bus.topics.compaction import SPACE as COMPACTION
+from mainspring.bus.topics.compaction import read_progress
 from mainspring.bus.topics.config import TopicChange, TopicConfig
 from mainspring.bus.topics.follow import Entry, follow, read_on, sound
 from mainspring.bus.topics.housekeeping import Housekeeping
 from mainspring.bus.topics.registry import SPACE as TOPICS
-from mainspring.bus.topics.registry import TopicRegistry
+from mainspring.bus.topics.registry import TopicRegistry, read_topic
 from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
-from mainspring.log import DamagedEvent, KeptRecord, Log, Prepared, StoredEvent
+from mainspring.log import DamagedEvent, KeptRecord, Log, Prepared, Reader, StoredEvent
 from mainspring.loop import BackgroundTasks, Clock, Loop
 from mainspring.settings import Settings
 
@@ -95,6 +108,7 @@ class Bus:
         self.loop: Loop = loop
         self.counters: BusCounters = BusCounters()
         self._log = log
+        log.records.use(RECORD_READERS)
         self._new_id = new_id
         others = None if isinstance(cluster, Alone) else cluster
         roles = cluster or Alone()
@@ -108,6 +122,7 @@ class Bus:
         self.access: Access = Access(
             clock, self.topics.config_of, checker=checker, ttl_ms=settings.checker_ttl_ms, scopes_of=scopes_of
         )
+        self.access.closed = self.topics.closed
         self.schemas: SchemaRegistry = SchemaRegistry(log, clock)
         self._supply: Supply = (
             LocalSupply(log, clock, loop, roles.suspects)
@@ -141,7 +156,7 @@ class Bus:
         )
         role = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
-            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics
+            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics, self.groups.expire
         )
         self._sessions: set[Session] = set()
         self._state: Literal["new", "ready", "draining", "stopped"] = "new"
@@ -519,3 +534,18 @@ def _upcast(entries: list[Entry], upcaster: Callable[[StoredEvent], StoredEvent]
     if upcaster is None:
         return entries
     return [entry if isinstance(entry, DamagedEvent) else upcaster(entry) for entry in entries]
+
+
+# How each kind of record that the bus writes is read, by space.
+RECORD_READERS: Final[Mapping[str, Reader]] = {
+    TOPICS: read_topic,
+    SCHEMAS: read_schema,
+    SCHEDULES: read_row,
+    CALLS: read_call,
+    COMPACTION: read_progress,
+    GROUPS: read_position,
+    COPIES: read_copy,
+    CLAIMS: read_claim,
+    MEMBERS: read_presence,
+    OWNERS: read_owner,
+}

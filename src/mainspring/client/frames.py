@@ -7,7 +7,10 @@ passed over: a newer node may say more.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from datetime import datetime, timedelta
+from ipaddress import ip_address
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -15,6 +18,9 @@ import msgspec
 
 from mainspring.client.errors import BadArgument, NotEncodable
 from mainspring.data_types import json_encoder
+from mainspring.settings import without_secrets
+
+logger: logging.Logger = logging.getLogger("mainspring.client")
 
 _encoder: Final = json_encoder()
 encode: Final = _encoder.encode
@@ -166,7 +172,25 @@ def split_address(url: str) -> SplitResult:
             return SplitResult(scheme, *parts[1:])
     except ValueError:  # brackets that do not close, a port that is none
         pass
-    raise BadArgument(f"{url!r} is not the address of a node", remedy="write ws://host:port or wss://host:port")
+    raise BadArgument(
+        f"{without_secrets(url)!r} is not the address of a node", remedy="write ws://host:port or wss://host:port"
+    )
+
+
+def warn_of_plain_tokens(addresses: Iterable[str], token: str | None) -> None:
+    """Say it where a token would cross a network that others can read."""
+    for address in map(urlsplit, addresses if token else ()):
+        host = address.hostname or ""
+        if address.scheme in ("ws", "http") and not is_this_machine(host):
+            logger.warning("the token goes to %s unencrypted: whoever sees the traffic sees it; use wss://", host)
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host is this machine itself, for certain."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def claims_of(address: SplitResult) -> dict[str, str]:

@@ -22,7 +22,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from mainspring.client.errors import BadArgument, CannotConnect, NodeRefused
-from mainspring.client.frames import claims_of, encode, split_address
+from mainspring.client.frames import claims_of, encode, split_address, warn_of_plain_tokens
 
 PATIENCE_S: Final = 30.0  # a node that says nothing for so long is as good as gone
 JSON: Final = "application/json"
@@ -55,6 +55,7 @@ class NodeConnection:
         ssl: ssl_module.SSLContext | None = None,
     ) -> None:
         self._addresses = deque(split_address(one.strip()) for one in url.split(","))
+        warn_of_plain_tokens((each.geturl() for each in self._addresses), token)
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._patience_s = patience_s
         self._ssl = ssl
@@ -242,7 +243,7 @@ class NodeConnection:
         if isinstance(error, ssl_module.SSLError):
             return CannotConnect(
                 f"no secure connection to {self.address}: {error.reason or error}",
-                remedy="check the certificate, or write ws:// for a node without TLS",
+                remedy="check the node's certificate, its name and its authority; SSL_CERT_FILE can name yours",
             )
         if isinstance(error, socket.gaierror):
             return CannotConnect(

@@ -12,18 +12,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from mainspring.cluster.cluster import About, Alone, Cluster, NodeView, Role
 from mainspring.cluster.membership import LEASE_MS, Membership, NameTaken
-from mainspring.cluster.peers import FORMAT, NODES, inbox
-from mainspring.cluster.program_versions import DeclarationsInForce, Declared, ProgramOrder, ProgramVersions
+from mainspring.cluster.peers import FORMAT, LEASES, NODES, decode_pulse, inbox, read_lease
+from mainspring.cluster.program_versions import (
+    SPACE,
+    DeclarationsInForce,
+    Declared,
+    ProgramOrder,
+    ProgramVersions,
+    read_program,
+)
 from mainspring.cluster.startup import DurabilityWatch, Home, NotDurable, node_name, with_patience
 from mainspring.cluster.suspects import MOST_ENDS, Suspects
+from mainspring.log import Reader
+
+# How each kind of record about nodes is read, by space.
+RECORD_READERS: Final[Mapping[str, Reader]] = {
+    LEASES: read_lease,
+    NODES: lambda _, value: decode_pulse(value),
+    SPACE: read_program,
+}
 
 __all__ = [
     "FORMAT",
     "LEASE_MS",
     "MOST_ENDS",
     "NODES",
+    "RECORD_READERS",
     "About",
     "Alone",
     "Cluster",

@@ -147,3 +147,11 @@ class Peers:
     def silent(self, now_ms: int) -> list[Peer]:
         """Those whose lease may be taken away, by their own measure of how long a lease lasts."""
         return [peer for peer in self if now_ms - peer.seen_ms >= peer.lease.lease_ms]
+
+
+def read_lease(key: str, value: bytes) -> None:
+    """Raise where a record is neither the lease of a node nor the holder of a role."""
+    if key.startswith("node/"):
+        decode_lease(value)
+    elif key.startswith("role/"):
+        decode_holder(value)

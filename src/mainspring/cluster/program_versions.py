@@ -173,3 +173,11 @@ class ProgramVersions:
 _encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 _decode_order: Callable[[bytes], ProgramOrder] = msgspec.json.Decoder(ProgramOrder).decode
 _decode_declaration: Callable[[bytes], Declaration] = msgspec.json.Decoder(Declaration).decode
+
+
+def read_program(key: str, value: bytes) -> None:
+    """Raise where a record does not say what a program declares, or in which order programs came."""
+    if key == ORDER:
+        _decode_order(value)
+    elif key.startswith(_NODE):
+        _decode_declaration(value)

@@ -26,6 +26,8 @@ from mainspring.kernel.context import BlockingContext, Context
 from mainspring.kernel.contracts import Contract
 from mainspring.kernel.durable.dead_messages import MOST as MOST_DEAD_MESSAGES
 from mainspring.kernel.durable.dead_messages import DeadMessage
+from mainspring.kernel.durable.record import SPACE as COMMANDS
+from mainspring.kernel.durable.record import read_command
 from mainspring.kernel.errors import BadOutput, CapabilityError, NotConfigured, WaitsForItself, refusal
 from mainspring.kernel.inspect import (
     ActorView,
@@ -42,6 +44,7 @@ from mainspring.kernel.mail import Mail, Origin
 from mainspring.message import Retry
 
 __all__ = [
+    "COMMANDS",
     "DEFAULT_TIMEOUT_MS",
     "MOST_DEAD_MESSAGES",
     "PHASES",
@@ -79,5 +82,6 @@ __all__ = [
     "draw_tree",
     "handler_from",
     "read_blob",
+    "read_command",
     "refusal",
 ]

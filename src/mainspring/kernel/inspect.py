@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from mainspring.errors import plain
 from mainspring.message import Message, Metadata
 
 if TYPE_CHECKING:
@@ -219,5 +220,6 @@ def causation_tree(headers: Iterable[Header], id: str) -> list[CausationNode]:
 def draw_tree(tree: Iterable[CausationNode], marked: str = "") -> str:
     """The tree as text for people, one message per line; an arrow points at `marked`."""
     return "\n".join(
-        f"{'  ' * node.depth}{node.kind} {node.type}  {node.id}{'  <--' if node.id == marked else ''}" for node in tree
+        plain(f"{'  ' * node.depth}{node.kind} {node.type}  {node.id}{'  <--' if node.id == marked else ''}")
+        for node in tree
     )

@@ -8,6 +8,7 @@
 | blocking_log | `BlockingLog`: the same for callers without an asyncio loop |
 | export_import | a log as lines of JSON: out of any engine, into any other |
 | contents | `survey`: how much a log holds |
+| unreadable | records that cannot be read: named, and set aside |
 | comparison | `compare_logs`: where two logs go apart, and what only one of them holds |
 | engines/ | memory and sqlite (embedded), postgres, nats and mongo (plug-ins), and the registry that finds them |
 """
@@ -25,6 +26,7 @@ from mainspring.log.engines.registry import engine_factory, open_engine
 from mainspring.log.engines.sqlite import SqliteEngine, backup, log_file
 from mainspring.log.log import Log
 from mainspring.log.log_clock import LogClock
+from mainspring.log.unreadable import SET_ASIDE, Reader, Unreadable, find_unreadable
 
 if TYPE_CHECKING:
     from mainspring.log.comparison import Parting as Parting
@@ -36,29 +38,35 @@ if TYPE_CHECKING:
     from mainspring.log.engines.sqlite.check import check as check
     from mainspring.log.engines.sqlite.recover import Recovery as Recovery
     from mainspring.log.engines.sqlite.recover import recover as recover
+    from mainspring.log.export_import import MOST_LINE as MOST_LINE
     from mainspring.log.export_import import LogExport as LogExport
     from mainspring.log.export_import import Moved as Moved
+    from mainspring.log.export_import import check_lines as check_lines
     from mainspring.log.export_import import import_lines as import_lines
 
 _HOMES: Final = {
     "mainspring.log.engines.registry": "inspect_log",
     "mainspring.log.engines.sqlite.check": "CheckReport check",
     "mainspring.log.engines.sqlite.recover": "Recovery recover",
-    "mainspring.log.export_import": "LogExport Moved import_lines",
+    "mainspring.log.export_import": "MOST_LINE LogExport Moved check_lines import_lines",
     "mainspring.log.comparison": "Parting compare_logs",
     "mainspring.log.contents": "Survey survey",
 }
 __all__ = [
     *contract.__all__,
     "BlockingLog",
+    "SET_ASIDE",
     "Log",
     "LogClock",
     "MemoryEngine",
+    "Reader",
     "SharedMemory",
     "SharedMemoryEngine",
     "SqliteEngine",
+    "Unreadable",
     "backup",
     "engine_factory",
+    "find_unreadable",
     "log_file",
     "open_engine",
 ]

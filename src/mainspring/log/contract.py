@@ -420,13 +420,14 @@ class DamagedRecord(MainspringError):
 
     code = "damaged_record"
 
-    def __init__(self, space: str, key: str) -> None:
+    def __init__(self, space: str, key: str, version: int = 0) -> None:
         super().__init__(
             f"the record {key!r} in {space!r} is damaged",
             remedy="run `mainspring log check` for the extent; restore from a backup, or write the record again",
         )
         self.space = space
         self.key = key
+        self.version = version  # under which it can be written over, as far as that can be told
 
 
 Result = Receipt | MainspringError

@@ -19,9 +19,11 @@ The reasons are in docs/decisions/log-commits.md.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextvars import Context, copy_context
 from typing import Any
+
+import msgspec
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
@@ -33,11 +35,13 @@ from mainspring.log.contract import (
     LogUnavailable,
     ReadThrough,
     Receipt,
+    Record,
     Remove,
     Result,
     SharedEngine,
     groups,
 )
+from mainspring.log.unreadable import RecordCheck
 from mainspring.loop import VirtualClock, clock_to_pin, reject, resolve
 from mainspring.telemetry import Histogram, nanoseconds, numbers
 
@@ -79,6 +83,8 @@ class Log(ReadThrough):
         self.commit_ms: float = 0.0  # what the last few took
         self.commit_batches: Histogram = numbers()  # how many writers shared each commit
         self.fault: LogUnavailable | None = None  # why the last commit failed; None while writing works
+        self.records: RecordCheck = RecordCheck(engine)  # which records can be read
+        self._watchers: list[Callable[[Change], None]] = []
 
     async def open(self) -> None:
         self._use_running_loop()
@@ -124,6 +130,8 @@ class Log(ReadThrough):
         if self._closed:
             self._refuse(callback)
             return
+        if self.records.found:
+            batch, callback = self.records.over_unreadable(batch, callback)
         self._batches.append(batch)
         self._callbacks.append(callback)
         self._operations += len(batch.operations)
@@ -226,12 +234,42 @@ class Log(ReadThrough):
             return 0
         return min(below, bounds.head + TRIM_STEP)
 
+    # -- records
+
+    def get(self, space: str, key: str) -> Coroutine[Any, Any, Record | None]:
+        """The record, or None. One that its part cannot read counts as not being there."""
+        return self.records.get(space, key) if space in self.records.readers else self.engine.get(space, key)
+
+    def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
+        """As the engine does it, without the records that their part cannot read."""
+        if space in self.records.readers:
+            return self.records.scan(space, prefix, after)
+        return self.engine.scan(space, prefix, after)
+
     # -- other nodes
 
     def watch(self, seen: Callable[[Change], None]) -> None:
-        """Call `seen` for every batch that any node commits; see `SharedEngine`. Embedded engines report none."""
-        if isinstance(self.engine, SharedEngine):
-            self.engine.watch(seen)
+        """Call `seen` for every batch that any node commits; see `SharedEngine`. Embedded engines report none.
+
+        It sees no records that their part cannot read.
+        """
+        if not isinstance(self.engine, SharedEngine):
+            return
+        if not self._watchers:
+            self.engine.watch(self._on_change)
+        self._watchers.append(seen)
+
+    def _on_change(self, change: Change) -> None:
+        if change.records:
+            readable = tuple(filter(self.records.is_readable, change.records))
+            if len(readable) != len(change.records):
+                change = msgspec.structs.replace(change, records=readable)
+        for seen in self._watchers:
+            try:
+                seen(change)
+            except Exception as error:  # the others must learn of it all the same
+                context = {"message": f"a watcher of the log failed: {seen!r}", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(context)
 
     def watch_records(self, seen: Callable[[Change], None]) -> None:
         """`watch`, but only for batches that write or delete records: most of them only append events."""

@@ -30,6 +30,7 @@ from mainspring.errors import BootError, MainspringError
 from mainspring.kernel import Kernel
 from mainspring.log import (
     Append,
+    DamagedRecord,
     Engine,
     FallibleEngine,
     Log,
@@ -38,6 +39,7 @@ from mainspring.log import (
     Prepared,
     TimedEngine,
     TransactionalEngine,
+    Unreadable,
     open_engine,
 )
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
@@ -53,8 +55,8 @@ from mainspring.node.declarations import (
     refuse_former_groups,
     schedule_consumers,
 )
-from mainspring.node.encoded_log import EncodedLog
 from mainspring.node.patterns import PatternConsuming
+from mainspring.node.stored_records import EncodedLog, read_with_care
 from mainspring.node.tasks import NodePort
 from mainspring.private_files import narrow
 from mainspring.runs import Runtime
@@ -150,6 +152,9 @@ class Core:
             phases = self.kernel.phases
             self.bus.delivery.hold()
             await self._undo_later(self.bus.start, self.bus.stop)
+            for unreadable in self.log.records.found.values():
+                self._note_unreadable(unreadable)
+            self.log.records.on_found = self._note_unreadable
             if self.app is not None:
                 self.declarations = Declarations(self.app, self.bus, self.log, self.loop, self.cluster)
                 await self._undo_later(self.declarations.settle_topics, self.declarations.stop)
@@ -321,6 +326,7 @@ class Core:
         engine = self._engine or open_engine(settings.engine, settings.data, self.clock, database=settings.mongo_db)
         encoding = None if self.app is None else self.app.encoding
         self.log: Log = Log(engine) if encoding is None else EncodedLog(engine, encoding)
+        read_with_care(self.log)
         await with_patience(self.log.open, self.loop, settings.wait_for_engine)
         self._undo.push_async_callback(self.log.close)
         if isinstance(engine, FallibleEngine):
@@ -377,6 +383,9 @@ class Core:
         for action, tokens in (("token_added", new), ("token_removed", gone)):
             for token in tokens:
                 self.bus.audit.did(action, token.agent, token.id)
+
+    def _note_unreadable(self, found: Unreadable) -> None:
+        self.bus.audit.did("record_set_aside", about=f"{found.space}: {found.key}", reason=found.why)
 
     def _must_end(self, error: MainspringError) -> None:
         """This node cannot go on; somebody has to start it again."""
@@ -469,8 +478,13 @@ class Core:
 
     async def _start_beats(self) -> None:
         programs = None if self.declarations is None else self.declarations.programs
-        await self.heartbeat.open(programs, able=self._has_beats)
         self._undo.push_async_callback(self.heartbeat.aclose)
+        try:
+            await self.heartbeat.open(programs, able=self._has_beats)
+        except DamagedRecord as error:  # a beat must not go on from a state that is not whole; the rest of the node may
+            logger.error("there are no beats on this node: %s", error)
+            self._note_unreadable(Unreadable(error.space, error.key, error.version, "there are no beats without it"))
+            return
         driver = Driver(self.heartbeat, self.loop, interval_ms=self.settings.beat_interval_ms or None)
         for declared in self.app.beats.topics if self.app else ():
             await self.bus.ensure_topic(declared.topic)

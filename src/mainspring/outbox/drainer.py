@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
@@ -230,7 +230,7 @@ _BUSY_S: Final = 30.0  # how long to wait for another writer of the same SQLite 
 
 def open_outbox(url: str, table: str = TABLE) -> OutboxStore:
     """The rows of the outbox at `url`; nothing is opened yet. SQLAlchemy's `postgresql+psycopg` works too."""
-    scheme = urlsplit(url).scheme.partition("+")[0]
+    scheme = url.partition("://")[0].partition("+")[0].lower()
     if scheme == "sqlite":
         file = sqlite_file(url)
         return SqlStore(lambda: _open_sqlite(file), "sqlite", table)
@@ -242,14 +242,14 @@ def open_outbox(url: str, table: str = TABLE) -> OutboxStore:
 
         return open_mongo(url, table)
     raise BadArgument(
-        f"{url.partition('://')[0]!r} is no database this knows",
+        f"{scheme!r} is no database this knows" if "://" in url else "the address does not say what kind of database",
         remedy="write sqlite:///file.db, postgresql://user@host/name or mongodb://host/name",
     )
 
 
 def sqlite_file(url: str) -> Path:
     """The file of `sqlite:///relative.db` or `sqlite:////absolute.db`."""
-    file = unquote(urlsplit(url).path)[1:]
+    file = unquote(url.partition("://")[2].partition("?")[0].partition("/")[2])
     if not file:
         raise BadArgument("the address names no file", remedy="write sqlite:///file.db, or sqlite:////folder/file.db")
     return Path(file)
@@ -270,4 +270,10 @@ def _open_postgresql(address: str) -> Any:
         raise MissingExtra(
             "PostgreSQL needs the package psycopg", remedy="pip install 'mainspring[postgres]'"
         ) from None
-    return psycopg.connect(address, connect_timeout=10)
+    try:
+        return psycopg.connect(address, connect_timeout=10)
+    except psycopg.ProgrammingError:  # its text repeats the address, with the password
+        raise BadArgument(
+            "the address of the PostgreSQL database cannot be read",
+            remedy="write postgresql://user:password@host/name, with %20 for a space and so on for other signs",
+        ) from None

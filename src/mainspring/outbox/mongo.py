@@ -34,7 +34,15 @@ def open_mongo(url: str, name: str) -> MongoStore:
     patience: dict[str, Any] = (
         {} if "serverselectiontimeoutms=" in url.lower() else {"serverSelectionTimeoutMS": _PATIENCE_MS}
     )
-    client: Any = MongoClient(url, w="majority", journal=True, **patience)
+    from pymongo.errors import PyMongoError
+
+    try:
+        client: Any = MongoClient(url, w="majority", journal=True, **patience)
+    except (PyMongoError, ValueError):  # its text may repeat the address, with the password
+        raise BadArgument(
+            "the address of the MongoDB database cannot be read",
+            remedy="write mongodb://user:password@host/name, with %20 for a space and so on for other signs",
+        ) from None
     return MongoStore(collection_of(client, name, None))
 
 

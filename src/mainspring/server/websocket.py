@@ -17,6 +17,7 @@ be an attack ends the connection (code 1009).
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
@@ -29,6 +30,9 @@ from mainspring.server.http.problem import Handler, HttpProblem
 from mainspring.settings import Settings
 
 # Times the limit: unsent bytes before reading stops, and the size of a frame that ends a connection.
+# It names the subprotocols that a client offers and nobody speaks, and a token can be one of them.
+logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
+
 OVERLOAD: Final = 16
 READS_PER_TURN: Final = 256  # frames of one connection before the others have their turn
 LOOKS: Final = Backoff(2, 50)  # ms between two looks whether a slow peer has read some of what is unsent

@@ -2,7 +2,8 @@
 
 Every line that is logged while a message is handled, by the program or by a library it calls, carries the message's id
 and correlation; the program passes nothing along. Where a trace is recorded, JSON lines carry its ids, too. Lines are
-readable text or JSON objects, and go to standard error.
+readable text or JSON objects, and go to standard error. What others sent may stand in a line, so in text, too, control
+characters are written as escapes, and what a message or an error has behind a line feed is indented.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
-from mainspring.errors import BootError
+from mainspring.errors import BootError, plain_lines
 from mainspring.settings import Settings
 from mainspring.telemetry.causation import handling
 from mainspring.telemetry.spans import tracing
@@ -65,6 +66,9 @@ class TextLines(logging.Formatter):
         if ident is None:
             return line
         return f"{line} [{ident}]" if correlation is None else f"{line} [{ident} of {correlation}]"
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain_lines(super().format(record))
 
 
 def configure_logging(settings: Settings) -> None:

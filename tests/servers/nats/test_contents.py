@@ -22,6 +22,7 @@ from mainspring.log import (
     LogUnavailable,
     open_engine,
 )
+from mainspring.log.engines.nats.encoding import StreamEnvelope, encode_envelope
 from tests.support.fixtures.nats import OpenNode, everything, until, until_equal
 from tests.support.nats_server import NatsServer
 
@@ -65,12 +66,15 @@ async def test_a_replica_that_is_removed_while_it_is_open_ends_the_node(
         await one.publish("y")
 
 
+NEWER = b"MSJ\x02" + encode_envelope(StreamEnvelope("a newer node", 1, "commit", b"in another way"))[4:]
+
+
 async def test_a_message_of_a_newer_version_stops_an_older_node(server: NatsServer, name: str, node: OpenNode) -> None:
     one = await node(server.url(name))
     await one.publish("x")
     failed: list[Exception] = []
     one.engine.on_failure(failed.append)
-    await one.engine.link.client.jetstream().publish(one.engine.address.subject, b"MSJ\x02whatever comes")
+    await one.engine.link.client.jetstream().publish(one.engine.address.subject, NEWER)
     await until(lambda: bool(failed))
     assert isinstance(failed[0], FormatError)
     assert "version of the newest node" in failed[0].remedy

@@ -103,6 +103,7 @@ async def test_each_line_is_one_json_object_with_payloads_one_can_read() -> None
     lines = await exported(engine)
     objects = [msgspec.json.decode(line) for line in lines]
     assert objects[0] == {"kind": "log", "format": 1, "engine": "memory"}
+    assert objects[-1].pop("sha256")
     assert objects[-1] == {"kind": "end", "events": 2515, "records": 1200, "marks": 1}
     assert {o["kind"] for o in objects} == {"log", "record", "mark", "event", "tail", "end"}
     assert {"kind": "tail", "topic": "gone", "partition": 3, "tail": 5} in objects
@@ -120,6 +121,8 @@ async def test_a_log_that_holds_something_takes_no_import() -> None:
 
 
 HEADER = b'{"kind":"log","format":1,"engine":"memory"}\n'
+RECORD = b'{"kind":"record","space":"s","key":"k","version":7%b}\n'
+EVENT = b'{"kind":"event","topic":"t","offset":%d,"payload":1}\n'
 
 
 @pytest.mark.parametrize(
@@ -135,8 +138,19 @@ HEADER = b'{"kind":"log","format":1,"engine":"memory"}\n'
         ([HEADER, b'{"kind":"event","topic":"t","offset":1}\n'], "payload"),
         ([HEADER, b'{"kind":"event","topic":"t","offset":0,"payload":1}\n'], "offset"),
         ([HEADER, b'{"kind":"event","topic":"t","offset":1,"payload_b64":"!"}\n'], "base64"),
-        ([HEADER, b'{"kind":"record","space":"s","key":"k"}\n'], "value"),
-        ([HEADER, b'{"kind":"record","space":"s","key":"k","surprise":1}\n'], "surprise"),
+        ([HEADER, RECORD % b""], "value"),
+        ([HEADER, RECORD % b',"value":1,"surprise":1'], "surprise"),
+        ([HEADER, RECORD % b',"value":1,"topic":"t"'], "topic"),  # of another kind of line
+        ([HEADER, RECORD % b',"value":1,"value_b64":"MQ=="'], "both"),
+        ([HEADER, RECORD % b',"value":1', RECORD % b',"value":2'], "line 3.*twice"),
+        ([HEADER, (RECORD % b',"value":1').replace(b"7", b"-1")], "version"),
+        ([HEADER, b'{"kind":"event","topic":"t","partition":-1,"offset":1,"payload":1}\n'], "partition"),
+        ([HEADER, EVENT % 2, EVENT % 2], "line 3.*offset 2"),
+        ([HEADER, EVENT % 2, b'{"kind":"tail","topic":"t","partition":0,"tail":1}\n'], "line 3.*behind this tail"),
+        ([HEADER, EVENT % 1, b'{"kind":"end","events":1,"sha256":"00"}\n'], "line 3.*checksum"),
+        ([HEADER, b"[" * 100_000], "line 2"),
+        ([HEADER, b'{"kind":"event","topic":"t","offset":1,"payload":%b}\n' % (b"[" * 9_999 + b"]" * 9_999)], "line 2"),
+        ([HEADER, b'{"kind":"mark","topic":"t","dedupe":"d","partition":0,"offset":0,"until":1}\n'], "offset"),
         ([HEADER, b'{"kind":"end","events":1}\n'], "missing"),
         ([HEADER, b'{"kind":"end"}\n', b'{"kind":"end"}\n'], "line 3"),
     ],

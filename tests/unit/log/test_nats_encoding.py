@@ -83,8 +83,20 @@ def test_format_1_of_a_snapshot_note() -> None:
 
 def test_a_message_of_a_newer_format_is_an_error_and_noise_is_none() -> None:
     with pytest.raises(FormatError, match="format 2"):
-        encoding.decode_envelope(b"MSJ\x02anything")
-    for noise in (b"", b"x", b"MSJ", b"MSJ\x01", b"MSJ\x01\xc1", b"MSJ\x01\x91\x01", b"msj\x01\x90"):
+        encoding.decode_envelope(b"MSJ\x02" + encoding.encode(["writer", 1, "commit", b"", "something new"]))
+    huge = encoding.encode(["writer", 2**64 - 1, "commit", b""])
+    for noise in (
+        b"MSJ\x02anything",
+        b"MSJ\x02\xc1",
+        b"MSJ\x01" + huge,
+        b"",
+        b"x",
+        b"MSJ",
+        b"MSJ\x01",
+        b"MSJ\x01\xc1",
+        b"MSJ\x01\x91\x01",
+        b"msj\x01\x90",
+    ):
         assert encoding.decode_envelope(noise) is None
 
 

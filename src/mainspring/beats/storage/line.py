@@ -26,6 +26,7 @@ what retention lets go is deleted with the next beat. Nothing is written on its 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from mainspring.beats.state import Decided, LineState
 
 T = TypeVar("T")
+
+logger: logging.Logger = logging.getLogger("mainspring.beats")
 
 SPACE: Final = "beats"
 # How many beats back an enzyme sees the runtime tree; the same with and without a log, so that replay sees it too.
@@ -228,15 +231,21 @@ class StoredLine:
         record = await self.log.get(SPACE, f"{self.name}/head")
         if record is None:
             return None
-        head = msgspec.json.decode(record.value, type=Head)
-        image = LineImage(state, head, record.version)
-        state.bound, state.oldest = {}, head.oldest
-        for kind in ("cas", "cell", "refs", "left", "bindings", "registry", "rules", "dead"):
-            async for key, value in self.records(f"{kind}/"):
-                image.apply(kind, key, value)
-        first, _ = head.left or (head.beat + 1, 0)
-        async for key, value in self.records("queue/", after=f"{number(first - 1)}/~"):
-            image.apply("queue", key, value)
+        reading = "head"
+        try:
+            head = msgspec.json.decode(record.value, type=Head)
+            image = LineImage(state, head, record.version)
+            state.bound, state.oldest = {}, head.oldest
+            for kind in ("cas", "cell", "refs", "left", "bindings", "registry", "rules", "dead"):
+                async for key, value in self.records(f"{kind}/"):
+                    reading = f"{kind}/{key}"
+                    image.apply(kind, key, value)
+            first, _ = head.left or (head.beat + 1, 0)
+            async for key, value in self.records("queue/", after=f"{number(first - 1)}/~"):
+                reading = f"queue/{key}"
+                image.apply("queue", key, value)
+        except (msgspec.DecodeError, ValueError, LookupError, TypeError) as error:
+            raise DamagedRecord(SPACE, f"{self.name}/{reading}") from error  # nothing of a line can be left out
         image.apply_head(head)
         for impulses in state.queues.values():
             state.note_live_events(impulses)
@@ -358,7 +367,11 @@ class LineWriter:
         for record in declared:
             self.note_binding(state.change(Bind(*record)))
         for beat in range(max(state.oldest, state.beat - RECENT_BEATS), state.beat):
-            journal = await self.line.journal(beat)
+            try:
+                journal = await self.line.journal(beat)
+            except DamagedJournal as error:  # what it led to is in the cells; only looking back is not possible
+                logger.error("%s", error)
+                continue
             if journal is not None:
                 state.journals[beat] = journal
         await self._compact_bindings()

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache
 from inspect import isawaitable
@@ -243,6 +243,7 @@ class Access:
         self._scopes_of = scopes_of
         # The agent that a group of a topic belongs to, PROGRAM or NO_OWNER; None: there is no such group.
         self.owner_of: Callable[[str, str], str | None] = lambda _topic, _group: None
+        self.closed: Container[str] = ()  # topics whose settings, and so whose lists, cannot be read
         self._lists: dict[tuple[str, str], _List] = {}
         self._answers: dict[tuple[Any, ...], tuple[bool, int]] = {}
 
@@ -270,6 +271,9 @@ class Access:
         if isinstance(who, Caller):
             self._check_scopes(who, action, topic, origin)
             agent, is_admin = who.agent, who.is_admin
+            if self.closed and origin in self.closed and who.is_limited:
+                remedy = "an admin has to write the topic's settings again: they cannot be read"
+                raise _refused(agent, action, topic, remedy)
         else:
             agent, is_admin = who, False
         self._check_lists(config, action, agent, is_admin, group)

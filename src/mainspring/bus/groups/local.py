@@ -76,7 +76,7 @@ class LocalSupply:
         async for record in self._log.scan(COPIES):
             topic, name, (partition, offset) = parts_of(record.key)
             found = registry.find(topic, name)
-            if found is not None:
+            if found is not None and partition in found.positions:
                 found.positions[partition].copies.add(offset)
         await registry.load_topics()
         if registry.has_consumers:

@@ -20,13 +20,14 @@ right on it by name. One that was made where nothing proved who made it belongs 
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from contextlib import suppress
 
 from mainspring.bus.access.access import NO_OWNER, PROGRAM, Caller
 from mainspring.bus.audit import Audit
 from mainspring.bus.errors import BadOffset, BusError, Conflict, Forbidden, LimitReached, Unavailable, UnknownGroup
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
-from mainspring.bus.groups.position import Position
+from mainspring.bus.groups.position import SPACE, Position, decode_position
 from mainspring.bus.groups.supply import Starts, Supply
 from mainspring.bus.names import SEPARATOR, check_name
 from mainspring.bus.protocol import Start
@@ -51,6 +52,7 @@ class GroupRegistry:
         self._audit = audit
         self._owners: dict[str, str] = {}  # agents by topic and group
         self._makers: dict[Group, Quota] = {}  # in whose quota a group counts
+        self._used_ms: dict[tuple[str, str], int] = {}  # when a group was last seen with a member; epoch ms
         self.has_consumers: bool = False  # functions of this node's own program get events
 
     async def start(self) -> None:
@@ -239,6 +241,27 @@ class GroupRegistry:
         self._check_unused(group)
         await _or_unavailable("deleted", self._supply.delete(group))
         await _or_unavailable("deleted", self._forget_owner(topic, name))
+
+    async def expire(self, wall_ms: int, unused_ms: int) -> None:
+        """Delete groups that nobody has used for so long: no member, and no position written.
+
+        When a group last had a member is known since this node runs, so no group expires sooner than that.
+        """
+        moved: dict[tuple[str, str], int] = {}
+        async for record in self._log.scan(SPACE):
+            position = decode_position(record.value)
+            place = (position.topic, position.group)
+            moved[place] = max(position.updated_ts, moved.get(place, 0))
+        for place, written_ms in moved.items():
+            group = self.find(*place)
+            used_ms = max(written_ms, self._used_ms.setdefault(place, wall_ms))
+            if group is None or self.is_in_process(group) or self._supply.member_count(group):
+                self._used_ms[place] = wall_ms
+            elif wall_ms - used_ms >= unused_ms:
+                del self._used_ms[place]
+                with suppress(Conflict, UnknownGroup):  # somebody has joined, or deleted it
+                    await self.delete(*place)
+                    self._audit.did("deleted", None, place[1], topic=place[0], reason="nobody used the group")
 
     def check_unused(self, topic: Topic) -> None:
         """Raise Conflict while a group of the topic has members."""

@@ -37,6 +37,7 @@ from mainspring.bus.publishing.admission import Admission
 from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, Publisher
 from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.results import Published
+from mainspring.bus.schedules.cron import cron_line
 from mainspring.bus.schedules.schedule import LastCall, Schedule, ScheduleInfo, info_of
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.cluster import Role
@@ -119,12 +120,7 @@ class Schedules:
 
     async def start(self) -> None:
         async for record in self._log.scan(SPACE, NAMED):
-            try:
-                schedule = _decode_schedule(record.value)
-            except msgspec.DecodeError as error:
-                logger.error("schedule %r cannot be read and does not fire: %s", record.key, error)
-                continue
-            self._keep(schedule, record.version)
+            self._keep(_decode_schedule(record.value), record.version)
         async for record in self._log.scan(CALLS, ""):
             self._last[record.key] = _decode_call(record.value)
         self._role.on_change(self._role_changed)
@@ -138,12 +134,19 @@ class Schedules:
         """A row was written or deleted, here or on another node."""
         if record.key.startswith(DELAYED):
             if record.version != ABSENT and self._role.held:
-                self.plan(_due_of(record.key))
+                self._plan_delayed(record)
             return
         if record.version == ABSENT:
             self._forget(record.key.removeprefix(NAMED))
         else:
             self._keep(_decode_schedule(record.value), record.version)
+
+    def _plan_delayed(self, record: KeptRecord) -> None:
+        if _decode_delayed(record.value).accepted > self._clock.wall_ms() + CLOCK_JUMP_MS:
+            self._ahead = None  # the node that accepted it is ahead of this one: its delay counts from now
+            self._fire(None)
+        else:
+            self.plan(_due_of(record.key))
 
     def on_called(self, record: KeptRecord) -> None:
         """A call was made or skipped, here or on another node."""
@@ -428,15 +431,18 @@ class Schedules:
 
     async def _notice_clock(self) -> None:
         """After a clock was set back no delayed event waits for longer than its own delay, counted from now."""
-        before, self._ahead = self._ahead, self._clock.wall_ms() - self._clock.now_ms()
-        if before is not None and self._ahead > before - CLOCK_JUMP_MS:
-            return
-        now = self._clock.wall_ms()
+        before, now = self._ahead, self._clock.wall_ms()
+        ahead = now - self._clock.now_ms()
+        if before is None or ahead <= before - CLOCK_JUMP_MS:
+            await self._wait_from_now(before, ahead, now)
+        self._ahead = ahead  # not before: when the log cannot write, it is tried again
+
+    async def _wait_from_now(self, before: int | None, ahead: int, now: int) -> None:
         async for record in self._log.scan(SPACE, DELAYED):
             due, row = _due_of(record.key), _decode_delayed(record.value)
             if row.accepted <= now:
                 continue
-            left = due - row.accepted if before is None else due + self._ahead - before - now
+            left = due - row.accepted if before is None else due + ahead - before - now
             batch = Batch()
             self._role.guard(batch)
             batch.delete(SPACE, record.key, expect=record.version)
@@ -626,3 +632,21 @@ def _known(name: str, schedule: Schedule | None) -> Schedule:
 
 def _due_of(key: str) -> int:
     return int(key[len(DELAYED) : len(DELAYED) + 16])
+
+
+def read_row(key: str, value: bytes) -> None:
+    """Raise where a row is neither a schedule nor a delayed event, or could never fire."""
+    if key.startswith(DELAYED):
+        _due_of(key)
+        _decode_delayed(value)
+        return
+    schedule = _decode_schedule(value)
+    if key != NAMED + schedule.name:
+        raise ValueError("it is of another schedule")
+    if not schedule.every:
+        cron_line(schedule.cron or "", schedule.timezone)
+
+
+def read_call(_: str, value: bytes) -> None:
+    """Raise where a record does not say how a call went."""
+    _decode_call(value)

@@ -96,6 +96,9 @@ class TopicSchemas:
 
     def put(self, info: SchemaVersion, validator: Validator | None = None) -> None:
         """Keep a version, as a new one or in place of the one of this number."""
+        while info.version > len(self._versions) + 1:  # one that cannot be read: nothing is known to be wrong by it
+            missing = msgspec.structs.replace(info, version=len(self._versions) + 1, schema=True)
+            self._versions.append(_Version(missing))
         if info.version > len(self._versions):
             self._versions.append(_Version(info, validator))
             return
@@ -306,3 +309,10 @@ def _schema_and_validator(schema_or_type: Any) -> tuple[Schema, Validator]:
     if isinstance(schema_or_type, (dict, bool)):
         return schema_or_type, SchemaValidator(schema_or_type)
     return schema_of(schema_or_type), TypeValidator(schema_or_type)
+
+
+def read_schema(key: str, value: bytes) -> None:
+    """Raise where a record is not the version of a schema that its key names."""
+    info = _decode(value)
+    if not 1 <= info.version <= MAX_VERSIONS or key != f"{info.topic}{SEPARATOR}{info.version:04d}":
+        raise ValueError("it is of another topic or version")

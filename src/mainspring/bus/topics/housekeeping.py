@@ -10,7 +10,7 @@ never used again, and a group whose next event is gone goes on behind the gap.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,7 @@ class Housekeeping:
     settings: Settings
     role: Role
     write_metrics: Callable[[], None]
+    expire_groups: Callable[[int, int], Awaitable[None]]
 
     def __post_init__(self) -> None:
         self._compaction = Compaction(self.log, self.clock, self.role)
@@ -87,7 +88,15 @@ class Housekeeping:
                 await self._compaction.round(topic)
             except MainspringError as error:
                 logger.error("housekeeping of topic %r: %s", topic.name, error)
+        await self._expire_groups()
         self._plan("round", self.settings.retention_interval_ms, self._begin_round)
+
+    async def _expire_groups(self) -> None:
+        if self.settings.group_expiry_ms:
+            try:
+                await self.expire_groups(self.clock.wall_ms(), self.settings.group_expiry_ms)
+            except MainspringError as error:
+                logger.error("groups that nobody uses could not be deleted: %s", error)
 
     async def _remove_old(self, topic: Topic) -> None:
         """Retention of one topic."""

@@ -9,7 +9,15 @@ from mainspring.bus.errors import Conflict, Unavailable, UnknownTopic
 from mainspring.bus.names import check_name
 from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.schemas.upcasting import Step, Upcaster
-from mainspring.bus.topics.config import UNDECLARED, DeclaredGroup, TopicChange, TopicConfig, encode_topic, parse_topic
+from mainspring.bus.topics.config import (
+    MAX_PARTITIONS,
+    UNDECLARED,
+    DeclaredGroup,
+    TopicChange,
+    TopicConfig,
+    encode_topic,
+    parse_topic,
+)
 from mainspring.bus.topics.tail import PartitionTail, SharedPartitionTail, TailBudget
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
@@ -39,6 +47,7 @@ class TopicRegistry:
         self._shared = shared
         self.max_positions: int = settings.max_positions  # groups times partitions of one topic
         self._topics: dict[str, Topic] = {}
+        self.closed: set[str] = set()  # topics whose settings cannot be read
         self._budget = TailBudget()
         self._upcasters: dict[str, Upcaster] = {}
         self.declared: Callable[[str, str], DeclaredGroup] = lambda _topic, _group: UNDECLARED
@@ -48,9 +57,18 @@ class TopicRegistry:
     async def start(self) -> None:
         async for record in self._log.scan(SPACE):
             self._add(parse_topic(record.value), stored=True).version = record.version
+        for space, name in list(self._log.records.found):
+            if space == SPACE:
+                await self._add_closed(name)
         for name in OWN_TOPICS:
             if name not in self._topics:
                 self._add(TopicConfig(topic=name, retention_ms=KEPT_MS, retention_count=KEPT_EVENTS), stored=False)
+
+    async def _add_closed(self, name: str) -> None:
+        """A topic whose settings cannot be read: who may use it is not known, so that only an admin may."""
+        partitions = max((bounds.partition + 1 for bounds in await self._log.bounds(name)), default=1)
+        self._add(TopicConfig(topic=name, partitions=min(partitions, MAX_PARTITIONS)), stored=True)
+        self.closed.add(name)
 
     def _add(self, config: TopicConfig, *, stored: bool) -> Topic:
         make_tail = SharedPartitionTail if self._shared else PartitionTail
@@ -186,6 +204,7 @@ class TopicRegistry:
             listener(topic.name)
 
     def _configure(self, topic: Topic, config: TopicConfig) -> None:
+        self.closed.discard(topic.name)
         if topic.config != config:
             topic.configure(config, self._clock.now_ms())
         for group in topic.groups.values():
@@ -236,3 +255,9 @@ def _put(config: TopicConfig, expect: int) -> Batch:
     batch = Batch()
     batch.put(SPACE, config.topic, encode_topic(config), expect=expect)
     return batch
+
+
+def read_topic(key: str, value: bytes) -> None:
+    """Raise where a record is not the settings of the topic that its key names."""
+    if parse_topic(value).topic != key:
+        raise ValueError("the settings are of another topic")

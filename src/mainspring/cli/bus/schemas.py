@@ -16,7 +16,7 @@ import typer
 from mainspring.bus.schemas import schema_of
 from mainspring.cli.support.node_options import NodeOptions, TopicArgument
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed, listing, safe, say, say_done, say_json
+from mainspring.cli.support.output import CommandFailed, listing, note, safe, say, say_done, say_json
 from mainspring.client import path
 from mainspring.errors import BootError
 from mainspring.import_path import find_object
@@ -60,7 +60,7 @@ def show(
     if at.as_json:
         say_json(told)
         return
-    typer.echo(f"{safe(topic)}, version {told['version']}, {told['compatibility']}", err=True)
+    note(f"{safe(topic)}, version {told['version']}, {told['compatibility']}")
     say(json.dumps(told["schema"], indent=2, ensure_ascii=True))
 
 

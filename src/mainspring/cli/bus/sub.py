@@ -59,7 +59,7 @@ def sub(
     async def consume() -> None:
         held = min(window, count or window)
         async with (
-            connect(at.address, at.token, connect_timeout=3.0, on_state=on_change(note, _STATES)) as bus,
+            connect(at.address, at.sent_token, connect_timeout=3.0, on_state=on_change(note, _STATES)) as bus,
             bus.subscribe(topic, group=group, from_=begin, max_inflight=held, key=key) as events,
         ):
             shown = 0

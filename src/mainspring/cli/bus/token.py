@@ -28,7 +28,7 @@ from mainspring.bus.access import (
 )
 from mainspring.cli.node.settings import ConfigOption
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, listing, say_json
+from mainspring.cli.support.output import JsonOption, listing, note, say, say_json
 from mainspring.errors import SettingError
 from mainspring.loop import MonotonicClock
 from mainspring.settings import load_all
@@ -67,20 +67,19 @@ def new(
         say_json({**shown, **_shown(token)})
         return
     for name, text in shown.items():
-        typer.echo(f"{name:5}  {text}")
+        say(f"{name:5}  {text}")
     _say_what_to_do(token, file)
 
 
 def _say_what_to_do(token: Token, file: Path | None) -> None:
     if file is not None:
-        typer.echo(f"The line is in {file}; a node with tokens_file = {str(file)!r} knows it in a moment.", err=True)
+        note(f"The line is in {file}; a node with tokens_file = {str(file)!r} knows it in a moment.")
     else:
-        typer.echo(
+        note(
             ("" if token.certificate else "Give the token to the client; it is not shown again. ")
             + "Give the line to the node: in mainspring.toml as\n"
             f'  tokens = ["{token.line()}"]\n'
-            "or in MAINSPRING_TOKENS (several with commas between), or as a line of its tokens_file.",
-            err=True,
+            "or in MAINSPRING_TOKENS (several with commas between), or as a line of its tokens_file."
         )
 
 
@@ -89,7 +88,7 @@ def list_tokens(config: ConfigOption = None, as_json: JsonOption = False) -> Non
     """List the tokens the settings name. Who they are for, what they may do, until when."""
     book, now = _book(config), MonotonicClock().wall_ms()
     if not book and not as_json:
-        typer.echo("There are no tokens: only this machine may connect, and everybody on it may do everything.")
+        say("There are no tokens: only this machine may connect, and everybody on it may do everything.")
         return
     listing(
         [{**_shown(token), "expired": token.expired(now)} for token in book.tokens],
@@ -108,6 +107,10 @@ def list_tokens(config: ConfigOption = None, as_json: JsonOption = False) -> Non
 def check(
     publish: Annotated[str | None, typer.Option(help="May it publish to this topic?")] = None,
     subscribe: Annotated[str | None, typer.Option(help="May it subscribe to this topic?")] = None,
+    group: Annotated[str | None, typer.Option(help="May it join, move and delete this group of others?")] = None,
+    query: Annotated[str | None, typer.Option(help="May it ask this query, like Memory.Get?")] = None,
+    command: Annotated[str | None, typer.Option(help="May it send this command, like Pay.Refund?")] = None,
+    run: Annotated[str | None, typer.Option(help="May it start, signal and read runs of this program?")] = None,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -117,21 +120,29 @@ def check(
     """
     text = typer.prompt("Token", hide_input=True) if sys.stdin.isatty() else sys.stdin.readline()
     token = _book(config).find(text.strip(), MonotonicClock().wall_ms())
+    asked = {
+        "publish": None if publish is None else origin_of(publish),
+        "subscribe": None if subscribe is None else origin_of(subscribe),
+        "group": group,
+        "query": query,
+        "command": command,
+        "run": run,
+    }
     answers = {
-        f"{action}:{topic}": token is not None and token.scopes.allow(action, origin_of(topic))
-        for action, topic in (("publish", publish), ("subscribe", subscribe))
-        if topic is not None
+        f"{action}:{name}": token is not None and token.scopes.allow(action, name)
+        for action, name in asked.items()
+        if name is not None
     }
     if as_json:
         shown = {} if token is None else _shown(token)
         say_json({"known": token is not None, **shown, "allowed": answers})
     elif token is None:
-        typer.echo("The settings know no such token, or it has expired.")
+        say("The settings know no such token, or it has expired.")
     else:
         end = f"until {moment_text(token.expires_ms)}" if token.expires_ms else "for ever"
-        typer.echo(f"{token.id}: {token.agent}, {token.scopes}, {end}")
+        say(f"{token.id}: {token.agent}, {token.scopes}, {end}")
         for question, allowed in answers.items():
-            typer.echo(f"{question}: {'yes' if allowed else 'no'}")
+            say(f"{question}: {'yes' if allowed else 'no'}")
     if token is None or not all(answers.values()):
         raise typer.Exit(1)
 

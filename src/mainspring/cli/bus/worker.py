@@ -84,7 +84,10 @@ async def _work(app: App, at: NodeAddress, concurrency: int, grace: float, paren
     if parent is not None:  # readable when the parent is gone
         asyncio.get_running_loop().add_reader(parent, stopping.set)
     threads = HandlerThreads(concurrency)
-    async with connect(at.address, at.token, connect_timeout=0, on_state=_report()) as bus, AsyncExitStack() as undo:
+    async with (
+        connect(at.address, at.sent_token, connect_timeout=0, on_state=_report()) as bus,
+        AsyncExitStack() as undo,
+    ):
         app.use(bus)
         await app.hooks.enter(app, undo, threads)
         worker = Worker(app.tasks, concurrency=concurrency, threads=threads)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
-import json
 import os
 import resource
 import shutil
@@ -25,7 +24,8 @@ import msgspec
 import typer
 
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.errors import MainspringError
+from mainspring.cli.support.output import say, say_json
+from mainspring.errors import MainspringError, plain_lines
 from mainspring.log import check as check_log
 from mainspring.log import engine_factory, log_file
 from mainspring.settings import Settings, load_all, without_secrets
@@ -58,12 +58,12 @@ def doctor(
     """Check the installation, the settings and a data directory. Exit code 1 when something is wrong."""
     findings = list(examine(program, data, config))
     if as_json:
-        typer.echo(json.dumps(msgspec.to_builtins(findings), indent=2))
+        say_json(findings, 2)
     else:
         for each in findings:
-            typer.echo(f"{each.state:8} {each.check}: {each.found}")
+            say(f"{each.state:8} {each.check}: {plain_lines(each.found)}")
             if each.remedy:
-                typer.echo(f"         {each.remedy}")
+                say(f"         {each.remedy}")
     if any(each.state == "wrong" for each in findings):
         raise typer.Exit(1)
 

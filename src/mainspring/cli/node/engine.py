@@ -21,7 +21,7 @@ import typer
 from mainspring.bus import SYSTEM, origin_of
 from mainspring.cli.node.log import new_log_file
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.log_options import opened, visiting
+from mainspring.cli.support.log_options import opened, reading, visiting
 from mainspring.cli.support.moments import date_text
 from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
 from mainspring.cli.support.options import Commands
@@ -37,12 +37,15 @@ from mainspring.log import (
     Parting,
     SqliteEngine,
     StoredEvent,
+    Unreadable,
     compare_logs,
     engine_factory,
+    find_unreadable,
     import_lines,
     inspect_log,
     log_file,
 )
+from mainspring.node import ALL_READERS
 from mainspring.settings import Settings, load_all, without_secrets
 
 NOT_DURABLE = 3
@@ -87,24 +90,45 @@ def init(
 
 
 @app.command()
-def check(url: AddressArgument = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
+def check(
+    url: AddressArgument = None,
+    records: Annotated[
+        bool, typer.Option("--records", help="Also read the log, and list records that nobody can read.")
+    ] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
     """Look at what is there, and change nothing. Is there a log, its format, its replicas, and what could be lost.
 
     Exit codes: 0 the log is there, and what it acknowledges is safe; 1 it could not be looked at: nobody answers, or
     something else is there; 2 the command line is wrong; 3 the log is there, but what it acknowledges could still be
-    lost; 4 the log, or a part of it, is not there yet: `mainspring engine init` makes it.
+    lost, or a record cannot be read; 4 the log, or a part of it, is not there yet: `mainspring engine init` makes it.
     """
     settings = load_all(config, engine=url).settings
     found = _inspected(settings)
+    unreadable = _unreadable(settings) if records and found.log and settings.engine != "memory" else []
     if as_json:
-        say_json(_as_object(found, settings))
+        listed = [{"space": each.space, "key": each.key, "why": each.why} for each in unreadable]
+        say_json(_as_object(found, settings) | ({"unreadable": listed} if records else {}))
     else:
         for line in _in_words(found, settings):
-            typer.echo(line)
+            say(line)
+        for each in unreadable:
+            say(safe(f"unreadable    {each.space} {each.key}: {each.why}"))
     if found.missing:
         raise typer.Exit(NOT_THERE)
-    if found.durability is None or not found.durability.durable:
+    if found.durability is None or not found.durability.durable or unreadable:
         raise typer.Exit(NOT_DURABLE)
+
+
+def _unreadable(settings: Settings) -> list[Unreadable]:
+    """Records that nobody can read, and those that were written over since."""
+    with reading(settings) as engine, progress() as show:
+
+        async def look() -> list[Unreadable]:
+            return [each async for each in find_unreadable(engine, ALL_READERS, show)]
+
+        return opened(engine, look())
 
 
 LogArgument = Annotated[

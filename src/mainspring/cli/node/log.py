@@ -8,12 +8,14 @@ Exit codes: 0 done, 1 it could not be done, 2 the command line is wrong, 3 it wa
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated, Literal
+from tempfile import TemporaryFile
+from typing import IO, Annotated, Any, Literal
 
 import msgspec
 import typer
@@ -25,6 +27,7 @@ from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import (
     CommandFailed,
     JsonOption,
+    note,
     progress,
     safe,
     say,
@@ -34,6 +37,8 @@ from mainspring.cli.support.output import (
 )
 from mainspring.errors import SettingError
 from mainspring.log import (
+    MOST_LINE,
+    SET_ASIDE,
     CheckReport,
     Engine,
     Log,
@@ -42,6 +47,8 @@ from mainspring.log import (
     Moved,
     SqliteEngine,
     Survey,
+    check_lines,
+    find_unreadable,
     import_lines,
     log_file,
     recover,
@@ -49,6 +56,7 @@ from mainspring.log import (
 )
 from mainspring.log import backup as copy_log
 from mainspring.log import check as check_log
+from mainspring.node import ALL_READERS, check_event
 from mainspring.private_files import open_private, sync_path
 from mainspring.runs.durable import RunStore
 from mainspring.settings import without_secrets
@@ -64,17 +72,38 @@ app: typer.Typer = Commands("Look at the log, verify it, copy it, move it elsewh
 def check(at: FileOptions, as_json: JsonOption = False) -> None:
     """Verify the log: every checksum, offset and version. Changes nothing; may run while a node serves.
 
+    Also lists records that are whole and that no part of a node can read, and what a node has set aside.
     Exit code 3: damage was found.
     """
     path = _existing(at)
     with progress() as show:
         report = check_log(path, show)
+        aside = [] if any(each.kind == "structure" for each in report.problems) else _add_unreadable(path, report)
     if as_json:
-        say_json(msgspec.structs.asdict(report) | {"file": str(path), "ok": not report.problems})
+        extra = {"file": str(path), "ok": not report.problems, "set_aside": aside}
+        say_json(msgspec.structs.asdict(report) | extra)
     else:
         _print_report(path, report)
+        for key in aside:
+            say(safe(f"kept in {SET_ASIDE}, because something was written over it: {key}"))
     if report.problems:
         raise typer.Exit(FOUND_DAMAGE)
+
+
+def _add_unreadable(path: Path, report: CheckReport) -> list[str]:
+    """Add what cannot be read to the problems; gives what was written over since it was set aside."""
+    aside: list[str] = []
+    engine = SqliteEngine(path, read_only=True)
+
+    async def look() -> None:
+        async for each in find_unreadable(engine, ALL_READERS):
+            if each.space == SET_ASIDE:
+                aside.append(each.key)
+            elif each.value is not None:  # else its checksum was reported
+                report.add("unreadable", f"{each.space} {each.key}", f"a node sets it aside: {each.why}")
+
+    opened(engine, look())
+    return aside
 
 
 @app.command()
@@ -147,11 +176,11 @@ def export_command(
     again = None if reencode is None else find_encoding(reencode).reencode
 
     with reading(settings) as engine, progress() as show, _file(target, "xb") as out:
-        export = LogExport(engine, skip_damaged=skip_damaged, progress=show)
+        export = LogExport(engine, skip_damaged=skip_damaged, change=again, progress=show)
 
         async def write() -> None:
             async for line in export.lines():
-                out.write(line if again is None else again(line))
+                out.write(line)
             out.flush()
 
         opened(engine, write())
@@ -168,14 +197,36 @@ def import_command(
     at: LogOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a new log from an export. Offsets and versions stay the same. There must be no log yet."""
+    """Make a new log from an export. Offsets and versions stay the same. There must be no log yet.
+
+    Every line is checked before it is stored; the first one that is wrong is named, and no log is made.
+    """
     settings = stored(at)
     new_log = (
         new_log_file(log_file(settings.data)) if settings.engine == "sqlite" else visiting(settings, may_make=True)
     )
-    with progress() as show, _file(source, "rb") as lines, new_log as engine:
-        moved = opened(engine, import_lines(lines, engine, show))
+    rules: Any = {"readers": ALL_READERS, "check_event": check_event}
+    with progress() as show, _file(source, "rb") as given, new_log as engine, ExitStack() as undo:
+        if settings.engine != "sqlite":  # what a server has got cannot be thrown away again: look at all of it first
+            given = given if source != "-" else undo.enter_context(_spooled(given))
+            check_lines(_lines(given), show, **rules)
+            given.seek(0)
+        moved = opened(engine, import_lines(_lines(given), engine, show, **rules))
     _print_moved("imported", moved, as_json)
+
+
+def _lines(file: IO[bytes]) -> Iterator[bytes]:
+    """Line by line, but never more of one than a line may have."""
+    return iter(lambda: file.readline(MOST_LINE + 1), b"")
+
+
+@contextmanager
+def _spooled(given: IO[bytes]) -> Iterator[IO[bytes]]:
+    """A copy of what can be read only once."""
+    with TemporaryFile() as copy:
+        shutil.copyfileobj(given, copy)
+        copy.seek(0)
+        yield copy
 
 
 @contextmanager
@@ -233,8 +284,8 @@ def recover_command(
         say_json(msgspec.structs.asdict(done) | {"file": str(path), "ok": not done.report.problems})
     else:
         for damage in done.damage:
-            typer.echo(f"damaged: {damage}")
-        typer.echo(f"{'gave up' if discard else 'brought back'} {done.commits:,} commits; as it was: {done.kept}")
+            say(safe(f"damaged: {damage}"))
+        say(f"{'gave up' if discard else 'brought back'} {done.commits:,} commits; as it was: {done.kept}")
         _print_report(path, done.report)
     if done.report.problems:
         raise typer.Exit(FOUND_DAMAGE)
@@ -274,15 +325,15 @@ def _file(name: str, mode: Literal["rb", "xb"]) -> Iterator[IO[bytes]]:
 
 
 def _print_report(path: Path, report: CheckReport) -> None:
-    typer.echo(
+    say(
         f"{path}: format {report.format}, {report.events:,} events in {report.partitions:,} partitions of "
         f"{report.topics:,} topics, {report.records:,} records, {report.marks:,} dedupe marks"
     )
     for problem in report.problems:
-        typer.echo(f"{problem.kind}: {problem.where}: {problem.detail}")
+        say(safe(f"{problem.kind}: {problem.where}: {problem.detail}"))
     if report.more_problems:
-        typer.echo(f"and {report.more_problems:,} problems more")
-    typer.echo("sound" if not report.problems else "damaged: restore from a backup, or see docs/how-to/back-up.md")
+        say(f"and {report.more_problems:,} problems more")
+    say("sound" if not report.problems else "damaged: restore from a backup, or see docs/how-to/back-up.md")
 
 
 def _print_survey(place: str, found: Survey, sizes: dict[str, int]) -> None:
@@ -308,6 +359,6 @@ def _print_moved(verb: str, moved: Moved, as_json: bool) -> None:
     if as_json:
         say_json(moved)
         return
-    typer.echo(f"{verb} {moved.events:,} events, {moved.records:,} records, {moved.marks:,} dedupe marks", err=True)
+    note(f"{verb} {moved.events:,} events, {moved.records:,} records, {moved.marks:,} dedupe marks")
     for damage in moved.damaged:
-        typer.echo(f"left out: {damage}", err=True)
+        note(safe(f"left out: {damage}"))

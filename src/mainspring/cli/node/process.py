@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from mainspring.cli.support.stopping import stop_signals, unless_stopped
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, plain_lines
 from mainspring.loop import MonotonicClock, new_event_loop
 from mainspring.message import Message, Metadata, counted_ids, encode_data, encode_line
 from mainspring.node import Node
@@ -70,8 +70,8 @@ def run(read_settings: Callable[[], Settings], program: str | None, *, as_json: 
         if in_json:
             say(boot_failed(error))
         elif not sys.stderr.isatty():
-            say(f"mainspring: not started: {error}".encode())
-        sys.stderr.write(f"mainspring: not started: {error}\n")
+            say(f"mainspring: not started: {plain_lines(error)}".encode())
+        sys.stderr.write(f"mainspring: not started: {plain_lines(error)}\n")
         return 1
 
 
@@ -90,7 +90,7 @@ async def _serve(settings: Settings, program: str | None, in_json: bool) -> int:
     await stopping.wait()
     await node.drain()
     if node.failure is not None:
-        sys.stderr.write(f"mainspring: {node.failure}\n")
+        sys.stderr.write(f"mainspring: {plain_lines(node.failure)}\n")
     return 0 if node.failure is None else 1
 
 

@@ -7,7 +7,6 @@ it or shares it, asks the node. `--socket` and `--url` say which node; with `--u
 from __future__ import annotations
 
 import itertools
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from mainspring.beats.history import follow, lines_of
 from mainspring.cli.support.log_options import LogOptions, reading
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import JsonOption, note, say, say_done, say_json
+from mainspring.cli.support.output import JsonOption, json_text, note, say, say_done, say_json
 from mainspring.client import NodeRefused
 from mainspring.errors import BootError, MainspringError
 from mainspring.import_path import find_object
@@ -66,7 +65,7 @@ def _print(value: Any, as_json: bool) -> None:
     if as_json:
         say_json(value)
     else:
-        say(json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True))
+        say(json_text(value, 2, sort=True))
 
 
 def _summary(beat: int, happened: dict[str, Any]) -> str:
@@ -94,7 +93,7 @@ def show(
             raise MainspringError(message, remedy=remedy, code="unknown_beat")
         if journal:
             for record in heartbeat.journal(beat).splitlines():
-                typer.echo(record.decode())
+                say_json(record)
         else:
             _print(whole, as_json)
 
@@ -165,7 +164,7 @@ def lines(at: LogOptions, as_json: JsonOption = False) -> None:
                 continue
             origin = f"  forked from {head.parent} at beat {head.forked_at}" if head.parent else ""
             state = "  paused" if head.paused else ""
-            typer.echo(f"{name}  beat {head.beat}  {head.digest[:12]}{state}{origin}")
+            say(f"{name}  beat {head.beat}  {head.digest[:12]}{state}{origin}")
 
 
 @app.command()

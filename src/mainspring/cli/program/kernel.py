@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import select
 import sys
@@ -21,7 +20,17 @@ import typer
 
 from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed, SpeaksJsonOption
+from mainspring.cli.support.output import (
+    CommandFailed,
+    SpeaksJsonOption,
+    json_text,
+    note,
+    safe,
+    say,
+    say_done,
+    say_json,
+)
+from mainspring.errors import plain_lines
 from mainspring.json_text import JsonRefused, check_json
 from mainspring.kernel import CausationNode, draw_tree
 from mainspring.loop import MonotonicClock
@@ -65,7 +74,7 @@ def send(
     if isinstance(answer, dict):
         _show(answer, as_json)
     elif not as_json:
-        typer.echo(f"sent {answer}")
+        say(f"sent {answer}")
 
 
 def describe(
@@ -99,10 +108,10 @@ def described(wire: Wire, type: str) -> dict[str, Any]:
 def _show_types(wire: Wire, as_json: bool) -> None:
     for entry in sorted(listed(wire), key=lambda entry: entry["type"].partition(".")[0] in BUILT_IN):
         if as_json:
-            typer.echo(json.dumps(entry))
+            say_json(entry)
         else:
             told = f"on node {entry['node']}" if "node" in entry else entry["description"]
-            typer.echo(f"{entry['kind']:8} {entry['type']:32} {told}")
+            say(f"{entry['kind']:8} {safe(entry['type']):32} {safe(told)}")
 
 
 def _show_type(answer: dict[str, Any], as_json: bool) -> None:
@@ -110,9 +119,9 @@ def _show_type(answer: dict[str, Any], as_json: bool) -> None:
         _show(answer, as_json)
         return
     found = answer["data"]
-    typer.echo(f"{found['kind']} {found['name']}\n{found['description']}")
+    say(f"{found['kind']} {found['name']}\n{found['description']}")
     for name in ("input", "output"):
-        typer.echo(f"\n{name}:\n{json.dumps(found[name], indent=2, ensure_ascii=False)}")
+        say(f"\n{name}:\n{json_text(found[name], 2)}")
 
 
 def trace(
@@ -127,9 +136,9 @@ def trace(
     if as_json or answer["kind"] == "error":
         _show(answer, as_json)
         return
-    typer.echo(draw_tree(msgspec.convert(answer["data"]["messages"], list[CausationNode]), id))
+    say(draw_tree(msgspec.convert(answer["data"]["messages"], list[CausationNode]), id))
     if answer["data"]["truncated"]:
-        typer.echo("... (more followed; the tree does not fit one answer)")
+        say("... (more followed; the tree does not fit one answer)")
 
 
 actors: typer.Typer = Commands("List capabilities; start one again.")
@@ -141,10 +150,10 @@ def list_actors(*, node: WireOptions, as_json: JsonOption = False) -> None:
     found = node.ask("Syscall.Actors", {}, "query")["actors"]
     for each in sorted(found, key=lambda each: each["id"] in BUILT_IN):
         if as_json:
-            typer.echo(json.dumps(each))
+            say_json(each)
         else:
             counts = f"{each['open']} open, {each['waiting']} waiting, {each['restarts']} restarts"
-            typer.echo(f"{each['id']:24} {each['state']:11} {counts}")
+            say(f"{each['id']:24} {each['state']:11} {counts}")
 
 
 @actors.command()
@@ -160,9 +169,9 @@ def restart(
     """
     found = node.ask("Syscall.Restart", {"capability": capability})
     if as_json:
-        typer.echo(json.dumps(found))
+        say_json(found)
     else:
-        typer.echo(f"{capability} is started again" if found["restarted"] else f"{capability} was running")
+        say(f"{capability} is started again" if found["restarted"] else f"{capability} was running")
 
 
 dead_messages: typer.Typer = Commands("List, send again and drop messages that failed.")
@@ -178,10 +187,10 @@ def list_dead_messages(*, node: WireOptions, as_json: JsonOption = False) -> Non
         found = node.ask("Syscall.DeadLetters", {"after": after}, "query")
         for letter in found["letters"]:
             if as_json:
-                typer.echo(json.dumps(letter))
+                say_json(letter)
             else:
                 sent = f"{letter['message']['kind']} {letter['message']['type']}"
-                typer.echo(f"{letter['id']}  {sent:32} {letter['reason']:14} {letter['error']}: {letter['text']}")
+                say(safe(f"{letter['id']}  {sent:32} {letter['reason']:14} {letter['error']}: {letter['text']}"))
         more = found["more"] and bool(found["letters"])
         after = found["letters"][-1]["id"] if more else ""
 
@@ -195,7 +204,7 @@ def redrive(
     Example: `dead-messages redrive --all`.
     """
     found = node.ask("Syscall.Redrive", _chosen_letters(ids, everything))
-    typer.echo(json.dumps(found) if as_json else f"sent {found['count']} again")
+    say_done(found, as_json, f"sent {found['count']} again")
 
 
 @dead_messages.command()
@@ -204,7 +213,7 @@ def drop(
 ) -> None:
     """Forget dead messages. Nobody gets them any more."""
     found = node.ask("Syscall.DropDeadLetters", _chosen_letters(ids, everything))
-    typer.echo(json.dumps(found) if as_json else f"dropped {found['count']}")
+    say_done(found, as_json, f"dropped {found['count']}")
 
 
 def _chosen_letters(ids: list[str] | None, everything: bool) -> dict[str, Any]:
@@ -227,7 +236,7 @@ def run(
     del as_json
     failed = asyncio.run(_run(program, data))
     if failed:
-        typer.echo(f"mainspring: {failed} of the lines failed", err=True)
+        note(f"mainspring: {failed} of the lines failed")
         raise typer.Exit(1)
 
 
@@ -290,19 +299,19 @@ def _show_tools(wire: Wire, type: str | None) -> None:
         if answer["kind"] == "error":
             _show(answer, False)
         found.append(tool_from(name, answer["data"]).definition())
-    typer.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    say_json(found, 2)
 
 
 def _show(answer: dict[str, Any], as_json: bool) -> None:
     """Print an answer; an error ends the command with exit code 1."""
     if as_json:
-        typer.echo(json.dumps(answer, ensure_ascii=False))
+        say_json(answer)
     elif answer["kind"] == "error":
         data = answer["data"]
-        typer.echo(f"mainspring: {answer['type']} {data['code']}: {data['message']}", err=True)
+        note(plain_lines(f"mainspring: {answer['type']} {data['code']}: {data['message']}"))
         if data.get("remedy"):
-            typer.echo(f"  {data['remedy']}", err=True)
+            note(f"  {safe(data['remedy'])}")
     else:
-        typer.echo(json.dumps(answer["data"], indent=2, ensure_ascii=False))
+        say_json(answer["data"], 2)
     if answer["kind"] == "error":
         raise typer.Exit(1)

@@ -20,12 +20,12 @@ from typing import Annotated, Any, Final, Self
 import msgspec
 import typer
 
-from mainspring.cli.support.options import TokenOption, UrlOption
+from mainspring.cli.support.options import TokenOption, UrlOption, token_for
 from mainspring.cli.support.output import CommandFailed
 from mainspring.loop import MonotonicClock
 from mainspring.message import counted_ids
 from mainspring.settings import Loaded, load_all
-from mainspring.unix_socket import is_listening, place_to_ask
+from mainspring.unix_socket import is_foreign, is_listening, place_to_ask
 
 TIMEOUT_MS: Final = 30_000
 LONGEST_MS: Final = 600_000  # that a node keeps an HTTP request open
@@ -42,6 +42,11 @@ class Wire:
         self._timeout_ms = timeout_ms
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.settimeout((timeout_ms + _PATIENCE_MS) / 1000)
+        if is_foreign(self.path):
+            self._socket.close()
+            raise CommandFailed(
+                f"the socket {self.path} belongs to another user", remedy="say where the node is with --socket or --url"
+            )
         try:
             self._socket.connect(str(self.path))
         except OSError as error:
@@ -168,7 +173,9 @@ class WireOptions:
             place = place_to_ask(settings.kernel_socket, settings.data, "kernel.sock")
             if owner_of_data or settings.kernel_socket or is_listening(place):
                 return Wire(place, timeout_ms)
-        return HttpWire(self.url if self.url is not None else settings.url, self.token, timeout_ms)
+        if self.url is not None:
+            return HttpWire(self.url, self.token, timeout_ms)
+        return HttpWire(settings.url, token_for(loaded, self.token), timeout_ms)
 
     def ask(self, type: str, data: dict[str, Any], kind: str = "command", **opening: Any) -> dict[str, Any]:
         """The data of the node's reply to the members that are not None; an error of the node is raised."""

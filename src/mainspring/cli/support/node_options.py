@@ -1,8 +1,10 @@
 """Where the node is and who is asking: the options every command that talks to a node has.
 
 `--url` beats `BUS_URL`, which beats the settings file. A token is better given as `BUS_TOKEN` than as an option: the
-arguments of a process can be read by everybody on the machine. Names of topics and groups complete in the shell by
-asking the node, with little patience and in silence: a shell that hangs or prints at Tab is worse than no completion.
+arguments of a process can be read by everybody on the machine. But `BUS_TOKEN` is not sent to an address that only a
+settings file of the working directory names: whoever wrote that file would get the token of whoever enters the folder.
+Names of topics and groups complete in the shell by asking the node, with little patience and in silence: a shell that
+hangs or prints at Tab is worse than no completion.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from mainspring.cli.support.options import TokenOption, UrlOption
+from mainspring.cli.support.options import TokenOption, UrlOption, token_for
 from mainspring.cli.support.output import JsonOption
 from mainspring.client import PATIENCE_S, NodeConnection
 from mainspring.errors import MainspringError
@@ -35,9 +37,14 @@ class NodeAddress:
     def address(self) -> str:
         return self.url if self.url is not None else load_all().settings.url
 
+    @property
+    def sent_token(self) -> str | None:
+        """The token, unless it must not go to the address."""
+        return self.token if self.url is not None else token_for(load_all(), self.token)
+
     def connect(self, patience_s: float = PATIENCE_S) -> NodeConnection:
         """A connection to the node; nothing is sent yet."""
-        return NodeConnection(self.address, self.token, patience_s=patience_s)
+        return NodeConnection(self.address, self.sent_token, patience_s=patience_s)
 
 
 @dataclass(frozen=True)

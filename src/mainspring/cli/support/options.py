@@ -11,6 +11,8 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
+import os
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -18,7 +20,7 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import typer
 from typer.core import TyperGroup
 
-from mainspring.settings import TOKEN_VARIABLES
+from mainspring.settings import FILE_NAME, TOKEN_VARIABLES, Loaded, without_secrets
 
 # Here and not beside what uses them: a command that goes over a socket need not import an HTTP client first.
 UrlOption = Annotated[
@@ -102,3 +104,18 @@ class Commands(typer.Typer):
             return command
 
         return registered
+
+
+def token_for(loaded: Loaded, token: str | None) -> str | None:
+    """The token to send to the settings' address: none of the environment, where a file that merely lies in the working
+    directory says what the address is."""
+    if not token or loaded.sources["url"] != "file" or os.environ.get("MAINSPRING_CONFIG"):
+        return token
+    if token not in (os.environ.get(name) for name in TOKEN_VARIABLES):
+        return token  # typed by the person who typed the command
+    address = without_secrets(loaded.settings.url)
+    sys.stderr.write(
+        f"mainspring: BUS_TOKEN is not sent to {address}, because only ./{FILE_NAME} says that the node is there\n"
+        "  if it is, say so: with --url, with BUS_URL, or with MAINSPRING_CONFIG for the whole file\n"
+    )
+    return None

@@ -2,13 +2,14 @@
 
 Names, keys and payloads come from whoever published them. Printed as they are, one with an escape sequence in it could
 repaint the screen of the person who looks; so control characters are shown as escapes. With `--json` the text is JSON,
-which escapes them by itself.
+which escapes them, too. `say` and `note` are the last ones to look: whatever a command forgot leaves as an escape.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import msgspec
 import typer
 
 from mainspring.cli.support.moments import clock_text, rfc3339
-from mainspring.errors import MainspringError
+from mainspring.errors import MainspringError, plain
 
 if TYPE_CHECKING:
     from mainspring.log import Progress
@@ -28,6 +29,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="JSON for programs, one
 SpeaksJsonOption = Annotated[bool, typer.Option("--json", help="JSON lines, which it speaks in any case.")]
 
 INTERRUPTED: Final = 130  # 128 + SIGINT, what a shell expects
+_COLOUR: Final = re.compile("(\x1b\\[[0-9;]*m)")
 _CUT: Final = "\N{HORIZONTAL ELLIPSIS}"
 
 
@@ -48,10 +50,7 @@ def paint(text: str, **style: Any) -> str:
 
 def safe(text: object) -> str:
     """The text with everything that is not printable written as an escape."""
-    written = str(text)
-    if written.isprintable():
-        return written
-    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in written)
+    return plain(text)
 
 
 def short(text: object, most: int) -> str:
@@ -66,8 +65,16 @@ def compact(value: Any) -> str:
 
 def say(text: str = "") -> None:
     """One line on standard output, at once: a pipe's reader should not wait for a full buffer."""
-    sys.stdout.write(f"{text}\n")
+    sys.stdout.write(f"{_harmless(text)}\n")
     sys.stdout.flush()
+
+
+def _harmless(text: str) -> str:
+    """The text with nothing in it that changes a terminal, but for the colours that `paint` gave it."""
+    if text.isprintable():
+        return text
+    parts = _COLOUR.split(text) if coloured() else [text]
+    return "".join(part if number % 2 else plain(part, "\n\t") for number, part in enumerate(parts))
 
 
 # Members that are epoch milliseconds, and what stands beside each for people; others in a payload are not ours.
@@ -93,15 +100,37 @@ def _with_times(value: Any) -> Any:
     return made
 
 
-def say_json(value: Any) -> None:
-    """The value, which may hold structs, as one line of JSON, with each moment also in words."""
-    value = _with_times(value)
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=msgspec.to_builtins)
+def say_json(value: Any, indent: int | None = None, *, sort: bool = False) -> None:
+    """The value, which may hold structs, as one line of JSON (or several), with each moment also in words.
+
+    Bytes are JSON already.
+    """
+    say(json_text(value if isinstance(value, bytes) else _with_times(value), indent, sort=sort))
+
+
+def json_text(value: Any, indent: int | None = None, *, sort: bool = False) -> str:
+    """JSON that every terminal can show: what this one cannot or should not see is written as JSON's own escapes."""
+    if isinstance(value, bytes):
+        text = value.decode()
+    else:
+        separators = None if indent else (",", ":")
+        form: dict[str, Any] = {"indent": indent, "separators": separators, "default": msgspec.to_builtins}
+        text = json.dumps(value, ensure_ascii=False, sort_keys=sort, **form)
+    encoding = sys.stdout.encoding or "ascii"
+    if text.isprintable() and (text.isascii() or encoding.lower() == "utf-8"):
+        return text
+    return "".join(each if each in "\n" or _can_show(each, encoding) else _escape(each) for each in text)
+
+
+def _can_show(character: str, encoding: str) -> bool:
     try:
-        text.encode(sys.stdout.encoding or "ascii")
-    except UnicodeEncodeError:  # a terminal that cannot show it, or half a character
-        text = json.dumps(value, separators=(",", ":"), default=msgspec.to_builtins)
-    say(text)
+        return character.isprintable() and bool(character.encode(encoding))
+    except UnicodeEncodeError:
+        return False
+
+
+def _escape(character: str) -> str:
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def say_done(result: Any, as_json: bool, sentence: str) -> None:
@@ -114,7 +143,7 @@ def say_done(result: Any, as_json: bool, sentence: str) -> None:
 
 def note(text: str) -> None:
     """A remark for the person, on standard error."""
-    typer.echo(text, err=True)
+    typer.echo(_harmless(text), err=True)
 
 
 def on_change(say: Callable[[str], object], texts: dict[str, str]) -> Callable[[str], None]:

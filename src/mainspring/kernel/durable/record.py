@@ -30,3 +30,9 @@ class StoredCommand(msgspec.Struct):
 
 encode_command: Callable[[StoredCommand], bytes] = msgspec.json.Encoder().encode
 decode_command: Callable[[bytes], StoredCommand] = msgspec.json.Decoder(StoredCommand).decode
+
+
+def read_command(key: str, value: bytes) -> None:
+    """Raise where a record is not the durable command that its key names."""
+    if decode_command(value).message.metadata.id != key:
+        raise ValueError("it is of another command")

@@ -15,13 +15,13 @@ unless the newer code was gone when they started, for then it was taken back.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from mainspring.cluster import Cluster, ProgramOrder
-from mainspring.log import ABSENT, Batch, InDoubt, KeptRecord, Log, Refused
+from mainspring.log import ABSENT, Batch, InDoubt, KeptRecord, Log, Reader, Refused
 from mainspring.runs.durable.records import RunRecord
 from mainspring.runs.durable.store import CHILD_MARK
 from mainspring.runs.programs import Programs
@@ -171,3 +171,10 @@ class Placement:
 
 def _key(epoch: int) -> str:
     return f"{epoch:0{_DIGITS}d}"
+
+
+# How the records about programs are read, by space.
+PLACEMENT_READERS: Final[Mapping[str, Reader]] = {
+    CODES: lambda _, value: msgspec.json.decode(value, type=ProgramOrder),
+    PROGRAMS: lambda key, value: (int(key), msgspec.json.decode(value, type=NodePrograms)),
+}

@@ -16,8 +16,10 @@
 
 from mainspring.runs.durable.records import (
     JOURNAL,
+    JOURNAL_READERS,
     LIVE,
     PROGRESS,
+    RECORD_READERS,
     RUNS,
     SIGNALS,
     UPDATES,
@@ -30,8 +32,10 @@ from mainspring.runs.values import error_fields, reason_json
 
 __all__ = [
     "JOURNAL",
+    "JOURNAL_READERS",
     "LIVE",
     "PROGRESS",
+    "RECORD_READERS",
     "RUNS",
     "SIGNALS",
     "UPDATES",

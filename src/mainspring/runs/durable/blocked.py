@@ -35,7 +35,7 @@ from mainspring.runs.durable.records import (
     encode_record,
     entry_key,
 )
-from mainspring.runs.durable.store import CHILD_MARK, LoadedRun
+from mainspring.runs.durable.store import CHILD_MARK, LoadedRun, is_readable
 from mainspring.runs.durable.writer import Result
 from mainspring.runs.errors import ReplayMismatch, TakenOver
 from mainspring.runs.programs import decode_arguments
@@ -96,6 +96,12 @@ class BlockedRuns:
         """The stored arguments of a run are not its program's any more."""
         text = f"the arguments of run {run.id} do not fit its program:\n  {type(error).__name__}: {error}"
         self._on_fit(run, ReplayMismatch(text, remedy="let the program take the old arguments too, then retry the run"))
+
+    def journal_damaged(self, run: Run[Any], damage: str) -> None:
+        """Something that belongs to the journal of a run cannot be read, and without it the run might act twice."""
+        text = f"the journal of run {run.id} is damaged: {damage}"
+        remedy = "restore the log from a backup, retry the run without its journal (--keep nothing), or cancel it"
+        self._on_fit(run, ReplayMismatch(text, remedy=remedy))
 
     def _rewrite(self, run: Run[Any], *others: Operation) -> None:
         """Store the record of an unfinished run again; an end that comes meanwhile is stored after it."""
@@ -163,6 +169,9 @@ class BlockedRuns:
         _state(run).begin_anew()
         self._durable.prepare(run, loaded)
         program = self._durable.programs.get(run.program)
+        if loaded.damage:
+            self.journal_damaged(run, loaded.damage)
+            return
         try:
             self._durable.bind(run, program, decode_arguments(program, loaded.record.args))
         except Exception as error:
@@ -206,13 +215,14 @@ class BlockedRuns:
 
     async def forgetting(self, run_id: str, effects: int, children: int) -> AsyncIterator[Operation]:
         """What removes a journal but its first `effects`, and all but the first `children` with those below them."""
-        log = self._durable.log
-        async for row in log.scan(JOURNAL, f"{run_id}#"):
-            if row.key >= entry_key(run_id, effects):
-                yield Delete(JOURNAL, row.key)
-        async for row in log.scan(UPDATES, f"{run_id}#"):
-            if row.key >= entry_key(run_id, effects):
-                yield Delete(UPDATES, row.key)
+        log, store = self._durable.log, self._durable.store
+        for space in (JOURNAL, UPDATES):
+            async for row in store.rows(space, f"{run_id}#"):
+                if row.key >= entry_key(run_id, effects):
+                    yield Delete(space, row.key)
+        async for row in store.rows(SIGNALS, f"{run_id}#"):
+            if not is_readable(SIGNALS, row):
+                yield Delete(SIGNALS, row.key)
         for space in (LIVE, RUNS):
             async for stored in log.scan(space, run_id + CHILD_MARK):
                 if int(stored.key[len(run_id) + 1 :].partition(CHILD_MARK)[0]) <= children:
@@ -224,7 +234,7 @@ class BlockedRuns:
                 if space == RUNS:
                     yield Delete(DONE, done_key(record.updated, record.id))
                 for rows in (JOURNAL, SIGNALS, UPDATES):
-                    async for row in log.scan(rows, f"{stored.key}#"):
+                    async for row in store.rows(rows, f"{stored.key}#"):
                         yield Delete(rows, row.key)
 
 

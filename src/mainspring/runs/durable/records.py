@@ -21,12 +21,12 @@ An index counts the effects of one run from 0. An entry without an answer is a n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
 
-from mainspring.log import ABSENT, Change, Guard, Operation, Put
+from mainspring.log import ABSENT, Change, Guard, Operation, Put, Reader
 from mainspring.runs.errors import BadRunId, ReplayMismatch
 from mainspring.runs.run import Cancelled, Failed, Outcome, Value
 from mainspring.runs.values import NULL, Raw, decode, error_fields, reason_json, stored_failure
@@ -267,3 +267,43 @@ def _differences(old: Any, new: Any, path: str = "") -> list[str]:
                 lines += _differences(old[key], new[key], f"{path}{key}.")
         return lines
     return [f"  {path.rstrip('.') or 'arguments'}: {old!r} in the journal, {new!r} in the program"]
+
+
+def _read_run(key: str, value: bytes) -> None:
+    if decode_record(value).id != key:
+        raise ValueError("it is of another run")
+
+
+def _read_json(_: str, value: bytes) -> None:
+    msgspec.json.decode(value)
+
+
+def _read_done(key: str, _: bytes) -> None:
+    int(key.split("#", 1)[0])
+
+
+def _read_signal(key: str, value: bytes) -> None:
+    _, _, _ = key.split("#", 2)
+    if value != RECEIVED:
+        msgspec.json.decode(value)
+
+
+def _read_entry(key: str, value: bytes) -> None:
+    key.index("#")
+    decode_entry(value)
+
+
+# How each kind of record about runs is read, by space.
+RECORD_READERS: Final[Mapping[str, Reader]] = {
+    RUNS: _read_run,
+    LIVE: _read_run,
+    DONE: _read_done,
+    EARLY: lambda _, value: msgspec.json.decode(value, type=EarlySignals),
+    PROGRESS: _read_json,
+}
+# The same for what belongs to the journal of a run. Nothing of it can be left out: a run that misses some is blocked.
+JOURNAL_READERS: Final[Mapping[str, Reader]] = {
+    JOURNAL: _read_entry,
+    SIGNALS: _read_signal,
+    UPDATES: _read_signal,
+}

@@ -13,10 +13,11 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.log import ABSENT, ANY_VERSION, Batch, Delete, Guard, Log, Record, Refused
+from mainspring.log import ABSENT, ANY_VERSION, Batch, DamagedRecord, Delete, Guard, Log, Record, Refused
 from mainspring.runs.durable.records import (
     DONE,
     JOURNAL,
+    JOURNAL_READERS,
     LIVE,
     NOTE,
     PROGRESS,
@@ -35,6 +36,7 @@ from mainspring.runs.durable.records import (
 from mainspring.runs.errors import UnknownRun
 from mainspring.runs.values import NULL, Raw
 
+DAMAGED: Final = b"\xff"  # stands for a value whose bytes are not what was written
 CHILD_MARK: Final = child_id("", 0)[:-1]
 _PATIENCE: Final = 64  # rows of others that are read before jumping to the next wanted run
 
@@ -56,6 +58,7 @@ class LoadedRun(msgspec.Struct):
     version: int = ANY_VERSION  # of its record
     updates: dict[int, list[StoredUpdate]] | None = None  # by the index of the effect
     noted: int = ABSENT  # of a note that stands where the answer comes: from a log that was not shared
+    damage: str = ""  # what of it cannot be read: then it cannot be executed
 
 
 class History(msgspec.Struct):
@@ -102,7 +105,10 @@ class RunStore:
         entries: list[JournaledEffect] = []
         before = ""
         async for record in self._log.scan(JOURNAL, f"{run_id}#"):
-            before = _add(entries, record, before)
+            try:
+                before = _add(entries, record, before)
+            except msgspec.DecodeError:
+                raise DamagedRecord(JOURNAL, record.key, record.version) from None
         return entries
 
     async def history(self, run_id: str) -> History:
@@ -155,19 +161,28 @@ class RunStore:
         unfinished = [run_id for run_id, each in loaded.items() if each.record.state in UNFINISHED]
         before = ""
         async for run_id, stored in self._of_runs(JOURNAL, unfinished):
-            before = _add(loaded[run_id].entries, stored, before)
-            if not (stored.key.endswith(NOTE) or loaded[run_id].entries[-1].answered):
-                loaded[run_id].noted = stored.version
+            if self._is_readable(loaded[run_id], JOURNAL, stored):
+                before = _add(loaded[run_id].entries, stored, before)
+                if not (stored.key.endswith(NOTE) or loaded[run_id].entries[-1].answered):
+                    loaded[run_id].noted = stored.version
         signals: list[tuple[int, str, Record]] = []
         async for run_id, stored in self._of_runs(SIGNALS, unfinished):
-            if stored.value != RECEIVED:
+            if stored.value != RECEIVED and self._is_readable(loaded[run_id], SIGNALS, stored):
                 signals.append((stored.version, run_id, stored))
         for _, run_id, stored in sorted(signals, key=lambda each: each[0]):  # in the order they came
             name = stored.key.split("#", 2)[1]
             loaded[run_id].signals.append((stored.key, name, msgspec.json.decode(stored.value)))
-        for run_id, updates in (await self._updates(unfinished)).items():
+        async for run_id, stored in self._of_runs(UPDATES, unfinished):
+            self._is_readable(loaded[run_id], UPDATES, stored)
+        for run_id, updates in (await self._updates(run for run in unfinished if not loaded[run].damage)).items():
             loaded[run_id].updates = updates
         return roots
+
+    def _is_readable(self, run: LoadedRun, space: str, stored: Record) -> bool:
+        """Whether a record that belongs to a run can be read; if not, the run says so."""
+        if not is_readable(space, stored):
+            run.damage = run.damage or f"the record {stored.key!r} in {space!r} cannot be read"
+        return not run.damage
 
     async def _updates(self, run_ids: Iterable[str]) -> dict[str, dict[int, list[StoredUpdate]]]:
         """The updates of these runs, by the index of the effect during which each was made."""
@@ -201,8 +216,8 @@ class RunStore:
         while place < len(wanted):
             others, last = 0, wanted[place]
             place = len(wanted)
-            async for stored in self._log.scan(space, "", last):
-                owner = stored.key[: stored.key.index("#") + 1]
+            async for stored in self.rows(space, "", last):
+                owner = stored.key[: stored.key.find("#") + 1]
                 if owner in prefixes:
                     others = 0
                     yield owner[:-1], stored
@@ -211,6 +226,18 @@ class RunStore:
                 if stored.key > wanted[-1] or others > _PATIENCE:
                     place = bisect_right(wanted, stored.key)
                     break
+
+    async def rows(self, space: str, prefix: str, after: str = "") -> AsyncIterator[Record]:
+        """The records of a space, damaged ones too: no reader can read their value."""
+        while True:
+            try:
+                async for stored in self._log.scan(space, prefix, after):
+                    after = stored.key
+                    yield stored
+                return
+            except DamagedRecord as damage:
+                after = damage.key
+                yield Record(damage.key, DAMAGED, damage.version)
 
     # -- forgetting
 
@@ -239,7 +266,7 @@ class RunStore:
             batch.delete(RUNS, run_id, expect=found.version)
             batch.delete(PROGRESS, run_id)
             for space in (JOURNAL, SIGNALS, UPDATES):
-                async for entry in self._log.scan(space, f"{run_id}#"):
+                async for entry in self.rows(space, f"{run_id}#"):
                     batch.delete(space, entry.key)
         await self._log.commit(batch)
 
@@ -260,6 +287,15 @@ class SharedRunStore(RunStore):
         except Refused:
             return await super()._first(run_id, *spaces)
         return None
+
+
+def is_readable(space: str, stored: Record) -> bool:
+    """Whether a record that belongs to the journal of a run can be read."""
+    try:
+        JOURNAL_READERS[space](stored.key, stored.value)
+    except Exception:  # whatever is wrong with it
+        return False
+    return True
 
 
 def _add(entries: list[JournaledEffect], stored: Record, before: str) -> str:

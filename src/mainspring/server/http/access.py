@@ -41,6 +41,7 @@ from mainspring.server.http.problem import Handler, HttpProblem
 Identify = Callable[[web.Request], Awaitable[Who]]
 
 _LOCAL_NAMES: Final = frozenset({"localhost", "ip6-localhost"})
+SERVER: Final = "mainspring"
 _EXPOSED_HEADERS: Final = "Allow, Location, Retry-After"
 _PREFLIGHT_AGE_S: Final = "600"
 
@@ -89,9 +90,18 @@ class OriginCheck:
         return check
 
     async def add_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        """For `on_response_prepare`: a page of an allowed origin may read the answer."""
+        """For `on_response_prepare`: a page of an allowed origin may read the answer, and no other may use it.
+
+        An answer that says nothing else is for its reader alone: no cache keeps it, no page includes it.
+        """
+        headers = response.headers
+        headers[hdrs.SERVER] = SERVER  # without the versions of what is used
+        headers.setdefault("X-Content-Type-Options", "nosniff")
+        headers.setdefault(hdrs.CACHE_CONTROL, "no-store")
         origin = request.headers.get(hdrs.ORIGIN)
-        if origin is not None and self._is_allowed(origin):
+        is_allowed = origin is not None and self._is_allowed(origin)
+        headers.setdefault("Cross-Origin-Resource-Policy", "cross-origin" if is_allowed else "same-origin")
+        if origin is not None and is_allowed:
             response.headers[hdrs.ACCESS_CONTROL_ALLOW_ORIGIN] = origin
             response.headers[hdrs.ACCESS_CONTROL_EXPOSE_HEADERS] = _EXPOSED_HEADERS
             response.headers.add(hdrs.VARY, hdrs.ORIGIN)

@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 from aiohttp.web_request import BaseRequest
 
+from mainspring.server.http.access import SERVER
 from mainspring.server.http.problem import CODE_OF_STATUS, problem_response
 
 logger: logging.Logger = logging.getLogger("mainspring.wire.http")
@@ -102,6 +103,7 @@ class HttpConnection(web.RequestHandler):
         if status >= 500:
             text = "The node failed to answer this request."
         response = problem_response(status, CODE_OF_STATUS.get(status, "internal"), text)
+        response.headers[hdrs.SERVER] = SERVER
         response.force_close()
         return response
 

@@ -26,11 +26,12 @@ from mainspring.server.http.access import OriginCheck, while_valid
 from mainspring.server.http.call import Call, Face, json_response
 from mainspring.server.http.documents.openapi import build_document
 from mainspring.server.http.operations import dead_letters, events, groups, messages, node, schedules, schemas, topics
-from mainspring.server.http.problem import Handler, problems
+from mainspring.server.http.problem import Handler, HttpProblem, problems
 from mainspring.server.http.table import PATH_PARAMETERS, Operation, gives
 from mainspring.telemetry import tracing
 
 NO_ROUTE: Final = "(none)"
+_ELSEWHERE: Final = ("cross-site", "same-site")  # what a browser says of a page that is not this node's
 CLIENT_LEFT: Final = 499  # before it had its answer
 
 
@@ -125,6 +126,8 @@ def _handler(face: Face, operation: Operation) -> Any:
             return await answer(request)
 
     async def answer(request: web.Request) -> web.StreamResponse:
+        if request.headers.get("Sec-Fetch-Mode") == "no-cors" and request.headers.get("Sec-Fetch-Site") in _ELSEWHERE:
+            raise HttpProblem("forbidden", "Pages of other sites may not include this.", "Ask with fetch, or a client.")
         call = Call(face, request, None)
         if known:
             call.check_names(known)

@@ -15,7 +15,17 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from mainspring.bus.groups.position import Ended, PositionRecord, Range, Retried, UnsettledFields, pack, record_key
+from mainspring.bus.groups.position import (
+    Ended,
+    PositionRecord,
+    Range,
+    Retried,
+    UnsettledFields,
+    decode_copy,
+    decode_position,
+    pack,
+    record_key,
+)
 from mainspring.bus.names import SEPARATOR
 from mainspring.bus.protocol import Filter
 
@@ -95,3 +105,35 @@ def parts_of(key: str) -> tuple[str, str, list[int]]:
 encode: Callable[[object], bytes] = msgspec.json.Encoder().encode
 decode_claim: Callable[[bytes], ClaimRecord] = msgspec.json.Decoder(ClaimRecord).decode
 decode_presence: Callable[[bytes], PresenceRecord] = msgspec.json.Decoder(PresenceRecord).decode
+
+
+def read_position(key: str, value: bytes) -> None:
+    """Raise where a record is not the position that its key names."""
+    found = decode_position(value)
+    if key != record_key(found.topic, found.group, found.partition) or found.cursor < 0:
+        raise ValueError("it is of another group or partition")
+
+
+def read_copy(key: str, value: bytes) -> None:
+    """Raise where a record is not a dead letter that is open again."""
+    _, _, (_, _) = parts_of(key)
+    decode_copy(value)
+
+
+def read_claim(key: str, value: bytes) -> None:
+    """Raise where a record is not the claim that its key names."""
+    found = decode_claim(value)
+    if key != claim_key(found.topic, found.group, found.partition, found.epoch):
+        raise ValueError("it is of another group or node")
+
+
+def read_presence(key: str, value: bytes) -> None:
+    """Raise where a record does not say who is in a group."""
+    _, _, (_,) = parts_of(key)
+    decode_presence(value)
+
+
+def read_owner(key: str, value: bytes) -> None:
+    """Raise where a record does not say whose a group is."""
+    key.index(SEPARATOR)
+    value.decode()

@@ -28,13 +28,13 @@ refuses all the same is stored without its values.
 
 from __future__ import annotations
 
+import logging
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
-from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import uuid4
 
 import msgspec
@@ -60,6 +60,10 @@ from mainspring.log.contract import (
     is_tombstone,
 )
 from mainspring.log.engines.history import CommitMark
+
+T = TypeVar("T")
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
 
@@ -311,17 +315,26 @@ def encode_body(body: Body) -> bytes:
     return data if len(data) < _SMALL else _PACKED + zlib.compress(data, 1)
 
 
-def decode_body(data: bytes, format: object) -> Body:
-    """Raises `FormatError` for an entry that a newer version wrote, or that is none."""
-    if format == FORMAT:
-        try:
-            return _decode_msgpack(zlib.decompress(data[len(_PACKED) :]) if data.startswith(_PACKED) else data)
-        except (msgspec.DecodeError, msgspec.ValidationError, zlib.error):
-            pass
-    raise FormatError(
-        f"an entry of the journal has format {format!r} and cannot be read; this version knows {FORMAT}",
-        remedy="all nodes of one log must know its format: upgrade this one",
-    )
+def entry_of(number: int, document: Mapping[str, Any], mark: CommitMark) -> JournalEntry:
+    """The entry with this number. One that no node has written is an entry without effects: every node passes it over.
+
+    Raises `FormatError` for one that a newer version wrote.
+    """
+    format = document.get("format")
+    if isinstance(format, int) and format > FORMAT and isinstance(document.get("token"), str):
+        raise FormatError(
+            f"an entry of the journal has format {format!r} and cannot be read; this version knows {FORMAT}",
+            remedy="all nodes of one log must know its format: upgrade this one",
+        )
+    try:
+        document = {"before": b"", **document}  # which an older version did not write
+        data = document["body"]
+        body = _decode_msgpack(zlib.decompress(data[len(_PACKED) :]) if data.startswith(_PACKED) else data)
+        node, token, at, before = (document[name] for name in ("node", "token", "at", "before"))
+        return JournalEntry(number, str(node), str(token), int(at), body, bytes(before), mark)
+    except (KeyError, TypeError, ValueError, AttributeError, zlib.error) as error:
+        logger.error("entry %d of the journal was written by no node and is passed over: %s", number, error)
+        return JournalEntry(number, "", "", 0, Body([], [], 0), b"", mark)
 
 
 Document = dict[str, Any]
@@ -472,11 +485,17 @@ def counter_document(standing: PartitionStanding, commit: int) -> Document:
     }
 
 
-_COUNTER_FIELDS: Final = itemgetter("topic", "partition", "nextOffset", "events", "bytes", "below")
+def standing_of(document: Mapping[str, Any]) -> PartitionStanding | None:
+    """None for a document that no node has written."""
+    return _converted({**document, "tail": document.get("nextOffset")}, PartitionStanding)
 
 
-def standing_of(document: Mapping[str, Any]) -> PartitionStanding:
-    return PartitionStanding(*_COUNTER_FIELDS(document))
+def _converted(document: Mapping[str, Any], kind: type[T]) -> T | None:
+    try:
+        return msgspec.convert([document[name] for name in kind.__struct_fields__], kind)  # type: ignore[attr-defined]
+    except (KeyError, msgspec.ValidationError) as error:
+        logger.error("a document %r is no %s and is passed over: %s", document.get("_id"), kind.__name__, error)
+        return None
 
 
 # -- records
@@ -537,13 +556,19 @@ def record_of(document: Mapping[str, Any]) -> Record:
     """Raises `DamagedRecord`."""
     space, key = document["space"], document["key"]
     try:
-        value, version = bytes(document["value"]), document["version"]
-        whole = _crc(space, key, version, value) == document["crc"]
-    except (KeyError, TypeError) as error:
-        raise DamagedRecord(space, key) from error
+        value, version = document["value"], _version(document)
+        whole = isinstance(value, bytes) and _crc(space, key, version, value) == document["crc"]
+    except KeyError:
+        whole = False
     if not whole:
-        raise DamagedRecord(space, key)
+        raise DamagedRecord(space, key, _version(document))
     return Record(key, value, version)
+
+
+def _version(document: Mapping[str, Any]) -> int:
+    """Of a record's document, also of one that a node has not written."""
+    version = document.get("version")
+    return version if isinstance(version, int) else ABSENT
 
 
 def _crc(space: str, key: str, version: int, value: bytes) -> int:
@@ -557,8 +582,10 @@ def mark_document(mark: JournalMark, commit: int) -> Document:
     return {"_id": mark_id(mark.topic, mark.dedupe), **msgspec.structs.asdict(mark), "commit": commit}
 
 
-def mark_of(document: Mapping[str, Any]) -> Mark:
-    return Mark(*itemgetter(*Mark.__struct_fields__)(document))
+def mark_of(document: Mapping[str, Any]) -> Mark | None:
+    """None for a document that no node has written."""
+    found = _converted(document, JournalMark)
+    return None if found is None else Mark(*msgspec.structs.astuple(found))
 
 
 # -- reading the collections
@@ -632,7 +659,11 @@ class MongoReader:
 
     async def standings(self) -> list[tuple[PartitionStanding, int]]:
         """Every partition, and the number of the entry that changed it last."""
-        return [(standing_of(document), document["commit"]) async for document in self._database[COUNTERS].find({})]
+        return [
+            (standing, document["commit"])
+            async for document in self._database[COUNTERS].find({})
+            if isinstance(document.get("commit"), int) and (standing := standing_of(document)) is not None
+        ]
 
     # -- records
 
@@ -656,7 +687,7 @@ class MongoReader:
         return found[:PAGE]
 
     async def spaces(self) -> list[str]:
-        found = set(await self._database[RECORDS].distinct("space", _LIVE))
+        found = {each for each in await self._database[RECORDS].distinct("space", _LIVE) if isinstance(each, str)}
         for name, space in ((GROUP_OFFSETS, GROUPS_SPACE), (TOPIC_CONFIGS, TOPICS_SPACE)):
             if await self._database[name].find_one(_LIVE, {"_id": 1}) is not None:
                 found.add(space)
@@ -673,7 +704,7 @@ class MongoReader:
         for collection, ids in by_collection.items():
             for query in _by_ids(ids):
                 async for document in self._database[collection].find({**query, **_LIVE}, fields):
-                    found[document["space"], document["key"]] = document["version"]
+                    found[document["space"], document["key"]] = _version(document)
         return found
 
     # -- marks
@@ -682,17 +713,18 @@ class MongoReader:
         found: dict[Place, Mark] = {}
         for query in _by_ids([mark_id(topic, dedupe) for topic, dedupe in places]):
             async for document in self._database[MARKS].find(query):
-                found[document["topic"], document["dedupe"]] = mark_of(document)
+                if (mark := mark_of(document)) is not None:
+                    found[mark.topic, mark.dedupe] = mark
         return found
 
     async def mark_page(self, last: Mark | None) -> list[Mark]:
         """The next marks behind this one, by topic and text."""
-        query: dict[str, Any] = {}
+        query: dict[str, Any] = {"topic": {"$gte": ""}, "dedupe": {"$gte": ""}}  # no other types
         if last is not None:
             same_topic = {"topic": last.topic, "dedupe": {"$gt": last.dedupe}}
             query = {"$or": [same_topic, {"topic": {"$gt": last.topic}}]}
         cursor = self._database[MARKS].find(query).sort([("topic", 1), ("dedupe", 1)]).limit(PAGE)
-        return [mark_of(document) async for document in cursor]
+        return [mark async for document in cursor if (mark := mark_of(document)) is not None]
 
 
 def _by_ids(ids: list[str]) -> list[dict[str, Any]]:

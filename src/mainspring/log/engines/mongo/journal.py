@@ -115,7 +115,7 @@ class Journal:
         found = await self.commits.find_one({"_id": document["_id"]}, {"token": 1})
         if found is None:
             return None
-        if found["token"] != document["token"]:
+        if found.get("token") != document["token"]:
             return False
         # It is at the primary. A majority has it once a majority has something that came after it.
         await self._meta.update_one({"_id": "settled"}, {"$set": {"token": document["token"]}}, upsert=True)
@@ -145,11 +145,7 @@ class Journal:
 
     async def _read(self, number: int) -> JournalEntry | None:
         found = await self.commits.find_one({"_id": docs.commit_id(number)})
-        if found is None:
-            return None
-        body = docs.decode_body(found["body"], found["format"])
-        mark = _mark(number, found)
-        return JournalEntry(number, found["node"], found["token"], found["at"], body, found.get("before", b""), mark)
+        return None if found is None else docs.entry_of(number, found, _mark(number, found))
 
     async def mark_at(self, number: int) -> CommitMark | None:
         """Of the server's entry; without a token when old entries up to this one were deleted; None when it is lost."""
@@ -163,7 +159,7 @@ class Journal:
     async def reached(self, name: Literal["applied", "floor"]) -> tuple[int, int]:
         """Number and last version of the entry up to which all are in the collections, or are deleted."""
         found = await self._meta.find_one({"_id": name})
-        return (found["number"], found["version"]) if found else (0, 0)
+        return (int(found["number"]), int(found["version"])) if found else (0, 0)
 
     async def set_applied(self, number: int, version: int) -> None:
         self._step("applied")
@@ -192,7 +188,12 @@ class Journal:
 
 
 def _mark(number: int, found: dict[str, Any]) -> CommitMark:
-    return mark_after(found.get("before", b""), number, found["token"], found["body"])
+    before, body = found.get("before", b""), found.get("body")  # of a document that no node has written, too
+    return mark_after(_bytes(before), number, str(found.get("token", "")), _bytes(body))
+
+
+def _bytes(value: object) -> bytes:
+    return value if isinstance(value, bytes) else b""
 
 
 # -- learning what other nodes commit

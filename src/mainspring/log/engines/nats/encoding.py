@@ -17,7 +17,7 @@ from typing import Final
 
 import msgspec
 
-from mainspring.log.contract import Batch, FormatError, Operation, Refused, Restorable, bad_text
+from mainspring.log.contract import MAX_INT, Batch, FormatError, Operation, Refused, Restorable, bad_text
 from mainspring.log.engines.sqlite.appends import AppendRun
 
 MAGIC: Final = b"MSJ"
@@ -74,18 +74,33 @@ def encode_envelope(envelope: StreamEnvelope) -> bytes:
 
 
 def decode_envelope(payload: bytes) -> StreamEnvelope | None:
-    """None for a message that no node wrote. Raises `FormatError` when a newer version wrote it."""
+    """None for a message that no node wrote. Raises `FormatError` when a newer version wrote it.
+
+    Whatever the version, an envelope begins with its writer and its number: anything else is a stray message.
+    """
     if payload[:3] != MAGIC or len(payload) < 5:
         return None
     if payload[3] > FORMAT:
+        if not _is_envelope(payload):
+            return None
         raise FormatError(
             f"the log holds messages of format {payload[3]}; this version of Mainspring knows formats up to {FORMAT}",
             remedy="bring this node to the version of the newest node",
         )
     try:
-        return _envelope.decode(memoryview(payload)[4:])
-    except msgspec.DecodeError:
+        envelope = _envelope.decode(memoryview(payload)[4:])
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
+    fits = 0 < envelope.number <= MAX_INT and 0 <= envelope.part < envelope.parts <= MAX_INT
+    return envelope if fits else None
+
+
+def _is_envelope(payload: bytes) -> bool:
+    try:
+        members = msgspec.msgpack.decode(memoryview(payload)[4:], type=list)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
+    return len(members) >= 4 and [type(each) for each in members[:3]] == [str, int, str]
 
 
 def encode_batch(batch: Batch) -> bytes | Refused:

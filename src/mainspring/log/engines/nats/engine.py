@@ -494,10 +494,18 @@ async def _start_from_snapshot(replica: Replica, connection: NatsConnection, fou
     await replica.close()
     fetched = replica.path.with_name(replica.path.name + ".fetched")
 
-    async def fetch(link: ServerLink, _: float) -> bool:
-        return await snapshots.download(link, connection.address, fetched)
-
-    if not await _patiently(connection, fetch, "the log's snapshot cannot be fetched"):
+    download = snapshots.Download(connection.address, fetched)
+    while True:
+        before = download.bytes
+        try:
+            there = await _patiently(
+                connection, lambda link, _: download.go_on(link), "the log's snapshot cannot be fetched"
+            )
+            break
+        except LogUnavailable:
+            if download.bytes == before:
+                raise  # it stands still
+    if not there:
         raise fell_behind(needed, found.first)
     _remove(replica)
     os.replace(fetched, replica.path)

@@ -162,7 +162,7 @@ def record_of(space: str, row: Any) -> Record:
 
 def _record(space: bytes, key: bytes, row: Any) -> Record:
     if record_crc(space, key, row["value"]) != row["crc"]:
-        raise DamagedRecord(space.decode(), key.decode())
+        raise DamagedRecord(space.decode(), key.decode(), row["version"])
     return Record(key.decode(), row["value"], row["version"])
 
 

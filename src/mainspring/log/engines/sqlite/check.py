@@ -57,7 +57,7 @@ def _format_of(path: Path) -> int:
 
 
 class LogProblem(msgspec.Struct, frozen=True):
-    """`kind` is stable: structure, event, order, total, tail, record, version, mark, orphan, wal."""
+    """`kind` is stable: structure, event, order, total, tail, record, version, mark, orphan, wal, unreadable."""
 
     kind: str
     where: str
@@ -244,7 +244,7 @@ class _Check:
         )
         for raw_space, raw_key, version, crc, value in rows:
             space, key = raw_space.decode(errors="replace"), raw_key.decode(errors="replace")
-            if schema.record_checksum(space, key, version, value) == crc:
+            if schema.is_sound_record(space, key, version, value, crc):
                 newest[space] = max(newest.get(space, 0), version)
                 self.report.records += 1
             else:

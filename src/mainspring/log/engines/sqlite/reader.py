@@ -13,6 +13,7 @@ from itertools import repeat
 from pathlib import Path
 
 from mainspring.log.contract import (
+    ABSENT,
     Bounds,
     DamagedEvent,
     DamagedRecord,
@@ -31,7 +32,7 @@ from mainspring.log.engines.sqlite.schema import (
     connect_reader,
     event_checksum,
     is_sound_mark,
-    record_checksum,
+    is_sound_record,
 )
 
 PAGE_ROWS = 256
@@ -227,6 +228,6 @@ def _pieces(lengths: Iterator[int], joined: bytes) -> Iterator[bytes | None]:
 
 
 def _checked(space: str, key: str, version: int, crc: int, value: bytes) -> Record:
-    if record_checksum(space, key, version, value) != crc:
-        raise DamagedRecord(space, key)
+    if not is_sound_record(space, key, version, value, crc):
+        raise DamagedRecord(space, key, version if isinstance(version, int) else ABSENT)
     return Record(key, value, version)

@@ -133,6 +133,11 @@ def record_checksum(space: str, key: str, version: int, value: bytes) -> int:
     return crc32(value, crc32(f"{version} {space} {key}".encode()))
 
 
+def is_sound_record(space: str, key: str, version: int, value: object, crc: int) -> bool:
+    """Whether a row of a record is what was written; its value may be anything."""
+    return isinstance(value, bytes) and record_checksum(space, key, version, value) == crc
+
+
 def mark_checksum(topic: str, dedupe: str, pos: int, until: int) -> int:
     """Of the text `pos until topic dedupe`."""
     return crc32(f"{pos} {until} {topic} {dedupe}".encode())

@@ -1,23 +1,33 @@
-"""The log of a program with a codec: what is the program's in the records of runs is encoded there, and nowhere else.
+"""The records of a node's log: how each kind is read, and what of them a program's codec encodes.
 
-Everything else reaches the log encoded already: events, commands and tasks are encoded where they leave the program. Of
-a run, the program's own are its arguments, the answers in its journal, signals, updates, its progress and its outcome.
-What stands beside them (which program, which state, which effect) stays readable, so that every node can list and
-place runs. Texts of errors stay readable, too.
+**Reading.** The table of readers is how a record that nobody can read is found: a node passes over it and goes on
+(`mainspring.log.unreadable`), `mainspring log check` lists it, and `mainspring log import` takes none.
+
+**Encoding.** In the log of a program with a codec, what is the program's in the records of runs is encoded. Everything
+else reaches the log encoded already: events, commands and tasks are encoded where they leave the program. Of a run, the
+program's own are its arguments, the answers in its journal, signals, updates, its progress and its outcome. What stands
+beside them (which program, which state, which effect) stays readable, so that every node can list and place runs. Texts
+of errors stay readable, too.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Final
 
 import msgspec
 
+from mainspring import bus, cluster
+from mainspring.builtin import MEMORY, read_value
 from mainspring.codec import CodecError, Encoding
-from mainspring.log import Batch, Change, Engine, Log, Put, Record, Result
-from mainspring.runs.durable import JOURNAL, LIVE, PROGRESS, RUNS, SIGNALS, UPDATES
+from mainspring.json_text import check_json
+from mainspring.kernel import COMMANDS, read_command
+from mainspring.log import Batch, Change, Engine, Log, Put, Reader, Record, Result, StoredEvent
+from mainspring.runs.cluster import PLACEMENT_READERS
+from mainspring.runs.durable import JOURNAL, JOURNAL_READERS, LIVE, PROGRESS, RUNS, SIGNALS, UPDATES
+from mainspring.runs.durable import RECORD_READERS as RUN_READERS
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
@@ -80,7 +90,7 @@ class EncodedLog(Log):
             return record
         try:
             value = self._changed(space, record.value, self._encoding.open)
-        except CodecError as error:
+        except (CodecError, msgspec.DecodeError) as error:
             logger.error("the record %s of %s cannot be read: %s", record.key, space, error)
             return record
         return msgspec.structs.replace(record, value=value)
@@ -94,3 +104,35 @@ class EncodedLog(Log):
             if name in members:
                 members[name] = msgspec.Raw(change(bytes(members[name])))
         return msgspec.json.encode(members)
+
+
+# -- reading
+
+RECORD_READERS: Final[Mapping[str, Reader]] = {
+    **bus.RECORD_READERS,
+    **cluster.RECORD_READERS,
+    **RUN_READERS,
+    **PLACEMENT_READERS,
+    COMMANDS: read_command,
+    MEMORY: read_value,
+}
+# Also those whose part has to know that something is missing.
+ALL_READERS: Final[Mapping[str, Reader]] = {**RECORD_READERS, **JOURNAL_READERS}
+
+
+def check_event(event: StoredEvent) -> None:
+    """Raise where a node would not have stored an event like this."""
+    if not event.topic.startswith(bus.SYSTEM):
+        bus.check_name("topic", event.topic)
+    check_json(event.payload)
+    if event.headers is not None:
+        msgspec.json.decode(event.headers, type=dict[str, str])
+
+
+def read_with_care(log: Log) -> None:
+    """Let a log pass over records that nobody can read.
+
+    The id of a run stays taken, even where its record cannot be read: its journal may be there.
+    """
+    log.records.use(RECORD_READERS)
+    log.records.permanent = frozenset((RUNS, LIVE))
