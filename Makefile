@@ -11,7 +11,10 @@
 #   make mutants break the code on purpose, one fault at a time, and see that the tests notice
 #   make simulate  run the whole system under simulated faults with SEEDS seeds (500), on virtual time
 #   make fuzz    send a million random inputs to every face of a node, beside an innocent client
-#   make chaos   break servers and nodes for an hour, and check what they promised
+#   make lowest  run the quick tests with the lowest versions that pyproject.toml allows
+#   make lock    write the hashes of the locked versions
+#   make release build the packages, check them, install them, and write the bill of materials into dist
+#   make chaos   break servers, nodes and clocks for an hour, and check what they promised
 #   make clean   remove what these commands made (./data stays)
 
 PYTHON ?= python3
@@ -20,15 +23,17 @@ BIN := $(VENV)/bin
 RUNTIME := $(VENV)/.installed-runtime
 DEV := $(VENV)/.installed-dev
 FUZZ := $(VENV)/.installed-fuzz
+LOWEST := $(VENV)/.installed-lowest
+RELEASE := $(VENV)/.installed-release
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # At a terminal pip shows each package as it comes; in a log it says nothing but errors.
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants simulate fuzz chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants simulate fuzz lowest lock release chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -15
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -19
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -76,14 +81,29 @@ mutants: prepare
 	$(BIN)/python -m tools.mutants $(ARGS)
 
 # The whole system under simulated faults, for each of SEEDS (500, or 1000:2000); the tests run 500. JOBS processes.
+# It says where it is; FROM=1500 goes on from there, so that a long campaign can be run in pieces.
 simulate: $(DEV)
 	$(BIN)/python -m mainspring.testing.simulation tests.simulated.system.promises:Promises \
-	  --seeds $${SEEDS:-500} --jobs $${JOBS:-2}
+	  --seeds $${SEEDS:-500} --jobs $${JOBS:-2} $${FROM:+--from $$FROM}
 
 # A million inputs for every face, then what schemathesis makes of the node's own OpenAPI; ARGS as in `python -m tests.fuzz -h`.
 fuzz: $(FUZZ)
 	$(BIN)/python -m tests.fuzz $(ARGS)
 	$(BIN)/python -m tests.fuzz.openapi $(VENV)/schemathesis/bin/schemathesis
+
+# What the lower bounds in pyproject.toml promise. Tests of outside tools (SDKs, web frameworks) skip themselves there.
+lowest: $(LOWEST)
+	$(VENV)/lowest/bin/python -m pytest $(PYTEST_ARGS) -m "not servers and not slow and not process" \
+	  tests/unit tests/simulated tests/expectations $(ARGS)
+
+lock: $(BIN)/python
+	$(BIN)/python -m tools.requirements hashes requirements/*.txt
+
+# PYTHONS="python3.11 python3.12 python3.13" installs the packages with each of them.
+release: $(DEV) $(RELEASE)
+	$(BIN)/python -m tools.release dist $(PYTHONS)
+	$(VENV)/release/bin/twine check --strict dist/*.whl dist/*.tar.gz
+	$(BIN)/python -m tools.requirements bill dist/mainspring.cdx.json
 
 # What a loss of power may leave of the files, for every sequence of up to three operations; POWER_CUTS=100 takes so many.
 power-cuts: prepare
@@ -114,7 +134,7 @@ $(RUNTIME): requirements/runtime.txt pyproject.toml | $(BIN)/python
 
 $(DEV): $(RUNTIME) requirements/dev.txt
 	@echo "installing what tests and benchmarks need into $(VENV) (once, about a minute)"
-	@$(PIP) install $(PIP_PROGRESS) -r requirements/dev.txt
+	@$(PIP) install $(PIP_PROGRESS) -r requirements/runtime.txt -r requirements/dev.txt
 	@touch $@
 
 # Schemathesis has an environment of its own: what it needs is not what the tests need.
@@ -122,4 +142,19 @@ $(FUZZ): requirements/fuzz.txt $(DEV)
 	@echo "installing schemathesis into $(VENV)/schemathesis (once)"
 	@$(BIN)/python -m venv --without-pip $(VENV)/schemathesis
 	@$(PIP) --python $(VENV)/schemathesis/bin/python install $(PIP_PROGRESS) -r requirements/fuzz.txt
+	@touch $@
+
+$(LOWEST): pyproject.toml requirements/dev.txt | $(BIN)/python
+	@echo "installing the lowest allowed versions into $(VENV)/lowest (about a minute)"
+	@rm -rf $(VENV)/lowest && $(BIN)/python -m venv --without-pip $(VENV)/lowest
+	@$(BIN)/python -m tools.requirements lowest > $(VENV)/lowest/constraints.txt
+	@$(PIP) --python $(VENV)/lowest/bin/python install $(PIP_PROGRESS) -c $(VENV)/lowest/constraints.txt \
+	  ".[fast,wasm,otel,postgres,sqlalchemy,mongo,nats,pydantic]" editables hatchling hypothesis pytest pytest-asyncio \
+	  pytest-timeout pytest-xdist PyYAML trustme "opentelemetry-sdk<1.28"
+	@$(PIP) --python $(VENV)/lowest/bin/python install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(RELEASE): requirements/release.txt | $(BIN)/python
+	@rm -rf $(VENV)/release && $(BIN)/python -m venv --without-pip $(VENV)/release
+	@$(PIP) --python $(VENV)/release/bin/python install $(PIP_PROGRESS) -r requirements/release.txt
 	@touch $@

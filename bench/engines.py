@@ -16,11 +16,15 @@ better, 1.0 is as fast as `nats-py` by itself.
   consumer on each side that acknowledges every event. The node and its client are a second and a third process beside
   the server, on the same cores.
 
-MongoDB: see `engines_mongo.py`, which this one runs; `--nats` leaves it out.
+- `cost`: processor time of an event on the node that took it and on one that follows, and messages per event: see
+  `engines_cost.py`, which this one runs; `--cost` leaves out everything else.
+
+PostgreSQL: see `engines_postgres.py`, MongoDB: see `engines_mongo.py`; this one runs both, `--nats` leaves them out.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -35,7 +39,7 @@ import nats
 from nats.aio.msg import Msg
 from tests.support.nats_server import NatsServer
 
-from bench import bus, engines_mongo
+from bench import bus, engines_cost, engines_mongo, engines_postgres
 from bench.harness import Figures, alternate_async, medians, options, ratio, report
 from bench.peers import servers
 from mainspring.log import Append, Batch, Change, Log, Receipt, Result
@@ -278,10 +282,21 @@ async def measure_nats(place: Path) -> dict[str, Any]:
     }
 
 
-async def measure(with_mongo: bool) -> Figures:
-    with tempfile.TemporaryDirectory() as place:
-        figures: Figures = {"nats": await measure_nats(Path(place))}
-    if with_mongo:
+async def measure_cost(place: Path, *, quick: bool) -> dict[str, Any]:
+    server = NatsServer(place / "cost").start()
+    try:
+        return await engines_cost.measure(server, place, quick=quick)
+    finally:
+        server.kill()
+
+
+async def measure(given: argparse.Namespace) -> Figures:
+    with tempfile.TemporaryDirectory() as made:
+        place = Path(made)
+        figures: Figures = {} if given.cost else {"nats": await measure_nats(place)}
+        figures["cost"] = await measure_cost(place, quick=given.quick)
+    if not (given.nats or given.cost):
+        figures["postgres"] = await engines_postgres.measure(quick=given.quick)
         figures["mongo"] = await engines_mongo.measure()
     return figures
 
@@ -290,7 +305,9 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--node"]:
         run(node(*sys.argv[2:4]))
     else:
-        given = options(__doc__, nats="leave MongoDB out")
+        given = options(
+            __doc__, nats="leave PostgreSQL and MongoDB out", cost="only the processor time of an event on each node"
+        )
         if given.quick:
             ROUNDS, EVENTS = 2, 2_048  # the first round is left out of some figures
-        report(run(measure(not given.nats)))
+        report(run(measure(given)))

@@ -1,4 +1,7 @@
-"""What an event costs each node of a log on NATS, in processor time. Part of `engines`.
+"""What an event costs each node of a log, in processor time. Part of `engines`.
+
+For NATS (`nats`; `nats_with_ids` with events that leave a dedupe mark), for PostgreSQL where it is installed, and for
+SQLite, which has one node:
 
 - `batches`: microseconds per event on the node that took it (`writer`) and on each node that only follows (`follower`),
   with thousands of publishes under way, with 1, 2 and 3 nodes.
@@ -17,19 +20,21 @@ import asyncio
 import json
 import statistics
 import sys
+import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import nats
+from tests.support import postgres
 from tests.support.nats_server import NatsServer
 
+from bench.harness import progress
 from bench.peers import servers
 from mainspring.client import connect
-from mainspring.log import Append, Batch, Change, Log, Receipt, Result
-from mainspring.log.engines.nats import JetStreamEngine
+from mainspring.log import Append, Batch, Change, Log, Receipt, Result, SharedEngine, open_engine
 
 PAYLOAD = json.dumps({"customer": "c-4711", "items": [1, 2, 3], "note": "x" * 120}, separators=(",", ":")).encode()
 UNDER_WAY = 4_000
@@ -42,8 +47,8 @@ TS = 1_700_000_000_000
 class Member:
     """A node in this process: publishes and follows as it is told on standard input."""
 
-    def __init__(self, url: str, replica: str, *, dedupe: bool) -> None:
-        self._log = Log(JetStreamEngine(url, replica))
+    def __init__(self, address: str, folder: str, *, dedupe: bool) -> None:
+        self._log = Log(open_engine(address, folder))
         self._dedupe = dedupe
         self._tail = 0
         self._moved = asyncio.Event()
@@ -51,6 +56,7 @@ class Member:
 
     async def run(self) -> None:
         await self._log.open()
+        self._alone = not isinstance(self._log.engine, SharedEngine)
         self._log.watch(self._seen)
         bounds = await self._log.bounds("bench")
         self._tail = bounds[0].tail if bounds else 0
@@ -82,6 +88,8 @@ class Member:
         def done(result: Result) -> None:
             nonlocal waiting
             assert isinstance(result, Receipt), result
+            if self._alone:
+                self._tail = result.offsets[-1][1]
             waiting -= 1
             room.set()
 
@@ -120,14 +128,15 @@ class Process:
 
 
 @asynccontextmanager
-async def members(server: NatsServer, place: Path, name: str, count: int, dedupe: bool) -> AsyncIterator[list[Process]]:
+async def members(address: str, place: Path, count: int, dedupe: bool) -> AsyncIterator[list[Process]]:
     async with AsyncExitStack() as stack:
         found = []
-        for n in range(count):
+        for _ in range(count):
+            folder = Path(tempfile.mkdtemp(dir=place))
             process = Process(
                 await asyncio.create_subprocess_exec(
                     sys.executable,
-                    *("-m", "bench.engines_cost", server.url(name), str(place / f"{name}-{n}.sqlite3"), str(dedupe)),
+                    *("-m", "bench.engines_cost", address, str(folder), str(dedupe)),
                     stdin=asyncio.subprocess.PIPE,
                     stdout=asyncio.subprocess.PIPE,
                     cwd=Path(__file__).parent.parent,
@@ -153,19 +162,39 @@ async def one_round(nodes: Sequence[Process], events: int, under_way: int) -> li
     return [(late["cpu"] - early["cpu"]) * 1e6 / events for early, late in zip(before, after, strict=True)]
 
 
+class Amount(NamedTuple):
+    """How much is measured."""
+
+    batched: int
+    single: int
+    rounds: int
+    idle: int
+
+
+QUICK = Amount(2_048, 100, 2, 20)
+FULL = Amount(16_384, 1_000, 5, 200)
+
+
 async def processor_time(
-    server: NatsServer, place: Path, events: tuple[int, int], rounds: int, *, dedupe: bool
+    address: Callable[[str], str],
+    place: Path,
+    amount: Amount,
+    *,
+    counts: Sequence[int] = (1, 2, 3),
+    dedupe: bool = False,
 ) -> dict[str, Any]:
+    """`address` gives that of a new log of a name."""
     figures: dict[str, Any] = {"batches": {}, "single": {}}
-    for count in (1, 2, 3):
-        async with members(server, place, f"cost{count}{dedupe}", count, dedupe) as nodes:
-            for kind, number, under_way in (("batches", events[0], UNDER_WAY), ("single", events[1], 1)):
-                measured = [await one_round(nodes, number, under_way) for _ in range(rounds + 1)][1:]
+    for count in counts:
+        async with members(address(f"cost{count}{dedupe}".lower()), place, count, dedupe) as nodes:
+            for kind, number, under_way in (("batches", amount.batched, UNDER_WAY), ("single", amount.single, 1)):
+                measured = [await one_round(nodes, number, under_way) for _ in range(amount.rounds + 1)][1:]
                 writer, *followers = (statistics.median(column) for column in zip(*measured, strict=True))
                 figures[kind][f"{count} nodes"] = {
                     "writer_us": round(writer, 2),
                     **({"follower_us": round(statistics.mean(followers), 2)} if followers else {}),
                 }
+                progress("engines", f"{kind} on {address('').partition(':')[0]}", figures[kind])
     return figures
 
 
@@ -214,15 +243,19 @@ async def _last_message(link: Any, name: str) -> int:
 
 
 async def measure(server: NatsServer, place: Path, *, quick: bool = False) -> dict[str, Any]:
-    events, rounds = ((2_048, 100), 2) if quick else ((16_384, 1_000), 5)
-    return {
-        **await processor_time(server, place, events, rounds, dedupe=False),
-        "with_ids": await processor_time(server, place, events, rounds, dedupe=True),
-        "idle_members": {
-            f"{count} nodes": await idle_members(server, count, 20 if quick else 200) for count in (1, 3, 6)
-        },
+    amount = QUICK if quick else FULL
+    figures = {
+        "sqlite": await processor_time(lambda _: "sqlite", place, amount, counts=(1,)),
+        "nats": await processor_time(server.url, place, amount),
+        "nats_with_ids": await processor_time(server.url, place, amount, dedupe=True),
+        "idle_members": {f"{count} nodes": await idle_members(server, count, amount.idle) for count in (1, 3, 6)},
         "goals": {"follower_us": {"batches": 3.0, "single": 100.0}, "idle_members": 3.5},
     }
+    if postgres.binaries() is not None:
+        with postgres.running_postgres() as database:
+            url = database.url("postgres")
+            figures["postgresql"] = await processor_time(lambda name: f"{url}?schema={name}", place, amount)
+    return figures
 
 
 if __name__ == "__main__":

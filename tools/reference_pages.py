@@ -29,6 +29,7 @@ MODULES: Final = (
     "mainspring.client",
     "mainspring.tasks",
     "mainspring.outbox",
+    "mainspring.postgres",
     "mainspring.kernel",
     "mainspring.runs",
     "mainspring.beats",

@@ -217,6 +217,8 @@ async def test_bus_messages_need_the_rights_on_the_topic(node: Served) -> None:
         ("command", "Bus.CreateTopic", {"topic": "orders.eu"}),
         ("command", "Bus.Seek", {"topic": "payroll", "group": "g", "kind": "latest"}),
         ("command", "Bus.DeleteGroup", {"topic": "payroll", "group": "g"}),
+        ("command", "Bus.PurgeTopic", {"topic": "payroll"}),
+        ("command", "Bus.DeleteTopic", {"topic": "payroll"}),
         ("command", "Bus.Redrive", {"topic": "payroll"}),
         ("command", "Bus.DropDeadLetters", {"topic": "payroll", "all": True}),
         ("command", "Bus.Schedule", {"name": "s", "topic": "payroll", "every": 60_000}),

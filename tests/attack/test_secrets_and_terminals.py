@@ -177,7 +177,7 @@ def test_a_token_of_the_environment_does_not_go_where_a_file_of_the_folder_says(
     with socket.create_server(("127.0.0.1", 0)) as thief:
         thief.settimeout(PATIENCE_S)
         address = f"ws://127.0.0.1:{thief.getsockname()[1]}"
-        (tmp_path / "mainspring.toml").write_text(f'bus_url = "{address}"\n')
+        (tmp_path / "mainspring.toml").write_text(f'url = "{address}"\n')
         for extra, expected in (({}, False), ({"BUS_URL": address}, True)):
             env = clean_environment({"BUS_TOKEN": READER, "HOME": str(tmp_path), **extra})
             env.pop("XDG_RUNTIME_DIR", None)

@@ -28,6 +28,8 @@ from tests.support.paths import ROOT
 from tests.support.serving import Serving
 
 NODES = ("north", "east", "west")
+WRONG_CLOCKS_MS = (0, 11 * 60_000, -11 * 60_000)  # the machines' clocks disagree by more than ids are remembered
+MOST_LATE = 3  # groups that begin while nobody can store it
 DRAIN_S = 90.0  # how long nothing at all may happen before it is taken for stuck; never a measurement
 START_AGAIN = "start it again"  # the remedy of the only error that may end a node: it was away for too long
 ENOUGH = 150  # confirmed events: with fewer a round proves little, so on a slow machine it takes longer
@@ -51,6 +53,9 @@ class Servers(Protocol):
 
     def resume(self, number: int) -> None: ...
 
+    async def edit(self, wrongly: bool) -> bool:
+        """Somebody gives the log a setting that it should not have, or takes it away; False: this engine has none."""
+
 
 def free_port() -> int:
     with socket.socket() as probe:
@@ -65,6 +70,7 @@ class ChaosNode:
     def __init__(self, name: str, folder: Path, servers: Servers, lease_ms: int) -> None:
         self.name = name
         self._lease_ms = lease_ms
+        self._clock_ms = WRONG_CLOCKS_MS[NODES.index(name)]
         self.port = free_port()
         self.proxies = [Proxy(host, port) for host, port in servers.places]
         self._folder = folder / name
@@ -98,6 +104,7 @@ class ChaosNode:
             "MAINSPRING_NODE_LEASE_MS": str(self._lease_ms),
             "BUS_ACK_TIMEOUT_MS": "3000",
             "MAINSPRING_AUDIT": "false",
+            "CHAOS_CLOCK_MS": str(self._clock_ms),
         }
         while True:
             serving = Serving(*arguments, folder=self._folder, engine=engine, env=env, patience_s=DRAIN_S)
@@ -144,7 +151,8 @@ class ChaosNode:
             await proxy.stop()
 
     def errors(self) -> str:
-        return (self._folder / "stderr.txt").read_text(errors="replace")[-4_000:]
+        said = self._folder / "stderr.txt"
+        return said.read_text(errors="replace")[-4_000:] if said.exists() else ""
 
 
 class Arena:
@@ -162,6 +170,7 @@ class Arena:
         self._random = random.Random(seed)
         self._publishing = True
         self._number = 0
+        self._late = 0
 
     # -- the round
 
@@ -171,6 +180,7 @@ class Arena:
             for node in self.nodes:
                 await node.start()
             async with self._client() as one, self._client() as other, self._client() as third, _Working() as working:
+                self._working, self._late_client = working, third
                 for client in (one, other):
                     working.start(self._consume(client))
                 publishing = [working.start(self._publish(client)) for client in (third, other)]
@@ -218,6 +228,11 @@ class Arena:
             self.history.received.add(event.id)
             await event.ack()
 
+    async def _consume_late(self, group: str) -> None:
+        """Its subscription is refused at first. What it takes later it must settle: the group drains, or it failed."""
+        async for event in self._late_client.subscribe("work", group=group, max_inflight=16):
+            await event.ack()
+
     async def _supervise(self) -> None:
         while True:
             for node in self.nodes:
@@ -237,6 +252,8 @@ class Arena:
             self._freeze_node,
             self._kill_server,
             self._pause_server,
+            self._lose_majority,
+            self._edit_log,
         ]
 
         def goes_on() -> bool:
@@ -296,6 +313,28 @@ class Arena:
         self._servers.pause(number)
         await asyncio.sleep(self._random.uniform(1, 4))
         self._servers.resume(number)
+
+    async def _lose_majority(self) -> None:
+        """Nothing can be stored for a while; a group begins meanwhile."""
+        if len(self._servers.places) < 3:
+            return
+        first = self._server("kill two from")
+        numbers = (first, (first + 1) % len(self._servers.places))
+        for number in numbers:
+            self._servers.kill(number)
+        if self._late < MOST_LATE:
+            self._late += 1
+            self._working.start(self._consume_late(f"late-{self._late}"))
+        await asyncio.sleep(self._random.uniform(1, 4))
+        for number in numbers:
+            self._servers.restart(number)
+
+    async def _edit_log(self) -> None:
+        if await self._servers.edit(wrongly=True):
+            self.faults.append("edit the log's settings")
+            await asyncio.sleep(self._random.uniform(0.5, 3))
+            while not await self._servers.edit(wrongly=False):  # noqa: ASYNC110 - until a server takes it
+                await asyncio.sleep(0.2)
 
     def _server(self, what: str) -> int:
         number = self._random.randrange(len(self._servers.places))

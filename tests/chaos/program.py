@@ -7,6 +7,8 @@ together with its answer: so what was committed can be counted afterwards.
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 import uuid
 from typing import Any
 
@@ -14,6 +16,21 @@ import msgspec
 
 from mainspring import App, Effect, Event, resume
 from mainspring.log import Append
+from mainspring.loop import MonotonicClock
+
+_WRONG_NS = int(os.environ.get("CHAOS_CLOCK_MS", "0")) * 1_000_000  # this machine's clock is wrong by so much
+
+
+def _wrong_ns(_: object) -> int:
+    return time.time_ns() + _WRONG_NS
+
+
+def _wrong_ms(_: object) -> int:
+    return _wrong_ns(None) // 1_000_000
+
+
+setattr(MonotonicClock, "wall_ns", _wrong_ns)  # noqa: B010 - as a machine with such a clock would
+setattr(MonotonicClock, "wall_ms", _wrong_ms)  # noqa: B010
 
 app = App("chaos")
 app.topic("work", partitions=3, max_attempts=1_000)

@@ -37,6 +37,9 @@ class MongoServers:
     def resume(self, number: int) -> None:
         self._server.resume()
 
+    async def edit(self, wrongly: bool) -> bool:
+        return False
+
 
 @pytest.fixture
 def servers() -> Iterator[MongoServers]:

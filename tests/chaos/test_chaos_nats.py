@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import nats
+import nats.errors
 import pytest
 
 from tests.chaos.arena import Arena
@@ -36,6 +38,19 @@ class NatsServers:
 
     def resume(self, number: int) -> None:
         self._cluster.servers[number].thaw()
+
+    async def edit(self, wrongly: bool) -> bool:
+        """A limit of age: messages that nodes may still need would be dropped an hour later."""
+        try:
+            client = await nats.connect([f"nats://{host}:{port}" for host, port in self.places], connect_timeout=2)
+            try:
+                info = await client.jetstream().stream_info("MAINSPRING_chaos")
+                await client.jetstream().update_stream(info.config, max_age=3_600 if wrongly else 0)
+            finally:
+                await client.close()
+        except (nats.errors.Error, OSError):
+            return False
+        return True
 
     def end(self) -> None:
         self._cluster.kill()

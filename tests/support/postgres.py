@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -118,6 +119,44 @@ def running_postgres(*settings: str, standby_of: Postgres | None = None, start: 
                 server.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def running_pgbouncer(server: Postgres) -> Iterator[int]:
+    """A pooler in transaction mode in front of a server; its port."""
+    program = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+    if program is None:
+        pytest.skip("PgBouncer is not installed (Debian: apt-get install pgbouncer)")
+    folder = Path(tempfile.mkdtemp(prefix="ms-pgb-"))
+    port = _free_port()
+    (folder / "users.txt").write_text(f'"{server.user}" ""\n')
+    (folder / "pgbouncer.ini").write_text(
+        f"[databases]\n* = host=127.0.0.1 port={server.port}\n[pgbouncer]\nlisten_addr = 127.0.0.1\n"
+        f"listen_port = {port}\nunix_socket_dir =\nauth_type = trust\nauth_file = {folder}/users.txt\n"
+        "pool_mode = transaction\ndefault_pool_size = 4\n"
+    )
+    as_user = ["runuser", "-u", USER, "--"] if os.getuid() == 0 else []
+    if as_user:
+        shutil.chown(folder, USER)
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*as_user, program, str(folder / "pgbouncer.ini")], stdout=log, stderr=log)
+    try:
+        _wait_for(port, process)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        assert process.poll() is None, "PgBouncer ended"
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+            return
+        time.sleep(0.02)
+    raise AssertionError("PgBouncer does not listen")
 
 
 _numbers = itertools.count(1)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from tests.support.mongo_server import own_server, with_database
 from tests.support.nats_server import NatsServer
+from tests.support.postgres import Postgres, running_postgres
 from tests.support.serving import Serving
 
 PATIENCE_S = 40.0
@@ -67,7 +68,19 @@ def mongo(place: Path) -> Iterator[Server]:
         yield Mongo(server)
 
 
-SERVERS: dict[str, Callable[[Path], Any]] = {"nats": nats, "mongo": mongo}
+class PostgresSite:
+    def __init__(self, server: Postgres) -> None:
+        self.address = f"{server.url('postgres')}?patience_ms=5000"
+        self.kill, self.start = server.stop, server.start
+
+
+@contextmanager
+def postgres(place: Path) -> Iterator[Server]:
+    with running_postgres() as server:
+        yield PostgresSite(server)
+
+
+SERVERS: dict[str, Callable[[Path], Any]] = {"nats": nats, "mongo": mongo, "postgres": postgres}
 
 
 class ServedNode:

@@ -23,7 +23,7 @@ from mainspring.app.declared import (
     refuse_shared_groups,
 )
 from mainspring.app.dependencies import Depends
-from mainspring.app.event import BlockingEvent, Event
+from mainspring.app.event import BlockingEvent, Event, NoConnection, TransactionEvent
 from mainspring.app.middleware import HandlerCall, Next
 
 __all__ = [
@@ -38,6 +38,8 @@ __all__ = [
     "Event",
     "HandlerCall",
     "Next",
+    "NoConnection",
+    "TransactionEvent",
     "place_of",
     "refuse_shared_groups",
 ]

@@ -356,6 +356,7 @@ class App(AppVerbs):
         rate: str | None = None,
         batch: int | None = None,
         wait: Duration = "50ms",
+        transaction: bool = False,
         **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
         """Consume a topic: `(event: Event[T])`, called for each event, `concurrency` of them at a time.
@@ -372,6 +373,9 @@ class App(AppVerbs):
         `rate` ("100/s", "30/m") limits how many events this node begins with. Of events with the same key at most
         `key_concurrency` are handled at a time; 1 keeps their order, also when one of them fails. All members of the
         group, on all nodes, handle at most `group_concurrency` events at a time.
+
+        With `transaction`, where the log is in PostgreSQL, `event.connection` is a connection (of asyncpg) inside a
+        transaction: what the function does on it, the acknowledgement and what it publishes are one commit.
         """
         refuse_bare("@app.consumer", topic, '"orders"')
         names = sys._getframe(1).f_locals
@@ -394,6 +398,7 @@ class App(AppVerbs):
                 numbers=numbers,
                 rate=rate,
                 wait=wait,
+                transaction=transaction,
                 retries=retries,
                 local_names=names,
                 others=others,
@@ -724,10 +729,14 @@ class App(AppVerbs):
         match: str = "exact",
         before: Sequence[str] = (),
         after: Sequence[str] = (),
+        flags: Sequence[str] = (),
     ) -> Callable[[F], F]:
-        """Declare an enzyme: `(signal, target, stage)`, called in every beat with a signal that fits the query."""
+        """Declare an enzyme: `(signal, target, stage)`, called in every beat with a signal that fits the query.
+
+        `flags` ("emits", "idempotent", "stateful") say what it does, for those who read it.
+        """
         refuse_bare("@app.enzyme", query, '"/orders"')
-        return self.beats.enzyme(query, name=name, match=match, before=before, after=after)
+        return self.beats.enzyme(query, name=name, match=match, before=before, after=after, flags=flags)
 
     def bind(self, path: str, name: str, propagate: bool = True) -> None:
         """Let an enzyme act on a target path, and below it unless `propagate` is False."""

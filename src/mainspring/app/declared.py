@@ -96,6 +96,7 @@ class DeclaredConsumer:
     place: str = ""  # the file and line of the function
     app: str = ""  # the app's name, where `group` was not given and is made from it
     around: Callable[..., Awaitable[Any]] | None = None  # the app's middleware
+    transaction: bool = False  # what the function does on `event.connection` is committed with the acknowledgement
 
     @property
     def is_pattern(self) -> bool:
@@ -134,6 +135,7 @@ def consumer_from(
     numbers: Mapping[str, int | None],
     rate: str | None,
     wait: Duration,
+    transaction: bool,
     retries: RetryOptions,
     local_names: dict[str, Any],
     others: Collection[str],
@@ -153,6 +155,10 @@ def consumer_from(
             raise CapabilityError(f"{where}: {name} is 1 or more")
     given = {name: number or 0 for name, number in numbers.items()}
     batch = given["batch"]
+    if transaction and batch:
+        raise CapabilityError(f"{where}: transaction=True takes events one by one", remedy="leave out batch")
+    if transaction and not inspect.iscoroutinefunction(inspect.unwrap(function)):
+        raise CapabilityError(f"{where}: transaction=True needs an async function", remedy="write async def")
     try:
         signature = signature_without(function, others)
         signature.bind(None)
@@ -173,6 +179,7 @@ def consumer_from(
         duration_ms(wait),
         place=place_of(function),
         app="" if group else app,
+        transaction=transaction,
     )
 
 

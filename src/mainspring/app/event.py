@@ -13,12 +13,17 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from mainspring.durations import Duration, duration_ms
+from mainspring.errors import MainspringError
 from mainspring.loop import with_blocking_verbs
 from mainspring.message import encode_bytes
 from mainspring.telemetry import CORRELATION
 
 T = TypeVar("T")
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+class NoConnection(MainspringError, code="no_connection"):
+    """The consumer does not work in a transaction."""
 
 
 class Work(Protocol):
@@ -135,12 +140,35 @@ class Event(Generic[T]):
         self.refusal = (reason, None)
 
     @property
+    def connection(self) -> Any:
+        """For a consumer with `transaction=True`: a connection to the log's database, inside a transaction.
+
+        What is done on it is committed with the acknowledgement of this event, or not at all.
+        """
+        raise NoConnection(
+            f"the consumer of {self.topic!r} as {self.group} has no connection",
+            remedy="declare it: @app.consumer(..., transaction=True)",
+        )
+
+    @property
     def correlation(self) -> str | None:
         """The correlation of what caused this event; the same through a whole causation tree."""
         return self.headers.get(CORRELATION)
 
     def __repr__(self) -> str:
         return f"Event({self.topic!r}, {self.partition}:{self.offset}, id={self.id!r}, attempt={self.attempt})"
+
+
+class TransactionEvent(Event[T]):
+    """What a consumer with `transaction=True` is given."""
+
+    __slots__ = ("given_connection",)
+
+    given_connection: Any
+
+    @property
+    def connection(self) -> Any:
+        return self.given_connection
 
 
 if TYPE_CHECKING:

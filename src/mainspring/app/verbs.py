@@ -7,7 +7,6 @@ front of them. `running` makes this process the node, or a client of the process
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
@@ -47,6 +46,16 @@ class Declaring:
         return answer
 
 
+def documented_by(verb: Callable[..., Any]) -> Callable[[F], F]:
+    """Take the documentation from the verb of a client."""
+
+    def decorate(method: F) -> F:
+        method.__doc__ = verb.__doc__
+        return method
+
+    return decorate
+
+
 class AppVerbs:
     """For `App`. In a plain `def` function they wait by themselves; on an event loop they are awaited."""
 
@@ -54,7 +63,7 @@ class AppVerbs:
     node: Callable[[], NodeVerbs] | None
     asgi_face: Callable[[Any, Any, Any], Awaitable[None]] | None = None
 
-    @functools.wraps(NodeVerbs.publish)
+    @documented_by(NodeVerbs.publish)
     def publish(
         self,
         topic: str,
@@ -75,24 +84,24 @@ class AppVerbs:
         )
         return found
 
-    @functools.wraps(NodeVerbs.follow)
+    @documented_by(NodeVerbs.follow)
     def follow(
         self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
     ) -> AsyncIterator[StoredEvent[Any]]:
         found: AsyncIterator[StoredEvent[Any]] = self.carry_out("follow", topic, since=since, type=type)
         return found
 
-    @functools.wraps(NodeVerbs.signal)
+    @documented_by(NodeVerbs.signal)
     def signal(self, run: str | StartedRun[Any], name: str, value: Any = None) -> Coroutine[Any, Any, bool]:
         found: Coroutine[Any, Any, bool] = self.carry_out("signal", run, name, value)
         return found
 
-    @functools.wraps(NodeVerbs.cancel)
+    @documented_by(NodeVerbs.cancel)
     def cancel(self, run: str | StartedRun[Any], reason: Any = None) -> Coroutine[Any, Any, bool]:
         found: Coroutine[Any, Any, bool] = self.carry_out("cancel", run, reason)
         return found
 
-    @functools.wraps(NodeVerbs.run_info)
+    @documented_by(NodeVerbs.run_info)
     def run_info(self, run: str | StartedRun[Any]) -> Coroutine[Any, Any, RunInfo]:
         found: Coroutine[Any, Any, RunInfo] = self.carry_out("run_info", run)
         return found
@@ -110,7 +119,7 @@ class AppVerbs:
     @overload
     def start_run(self, program: str, /, *args: Any, id: str | None = None) -> Coroutine[Any, Any, StartedRun[Any]]: ...
 
-    @functools.wraps(NodeVerbs.start_run)
+    @documented_by(NodeVerbs.start_run)
     def start_run(self, program: Any, /, *args: Any, id: str | None = None) -> Any:
         return self.carry_out("start_run", program, *args, id=id)
 
@@ -125,7 +134,7 @@ class AppVerbs:
     @overload
     def outcome(self, run: str, /, *, timeout: Duration | None = None) -> Coroutine[Any, Any, Outcome[Any]]: ...
 
-    @functools.wraps(NodeVerbs.outcome)
+    @documented_by(NodeVerbs.outcome)
     def outcome(self, run: Any, program: Any = None, /, *, timeout: Duration | None = None) -> Any:
         return self.carry_out("outcome", run, program, timeout=timeout)
 

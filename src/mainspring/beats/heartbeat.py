@@ -188,13 +188,15 @@ class Heartbeat:
         match: str = "exact",
         before: Iterable[str] = (),
         after: Iterable[str] = (),
+        flags: Iterable[str] = (),
     ) -> None:
         """Offer an enzyme, `function(signal, target, stage)`, for signals that match a query.
 
         In a beat it counts from the next beat on. Registering the same again does nothing; the same name and query with
-        another match policy or other dependencies is refused.
+        another match policy, other dependencies or other flags is refused, and another function is reported in the log
+        and not called. `flags` ("emits", "idempotent", "stateful") say what the enzyme does, for those who read it.
         """
-        new = self.state.registry.make(name, query, function, match, before, after)
+        new = self.state.registry.make(name, query, function, match, before, after, flags)
         stage = self._inside()
         with self._lock:
             pending = stage.changes if stage is not None else self._deferred

@@ -27,6 +27,7 @@ class DeclaredEnzyme(msgspec.Struct, frozen=True):
     match: str
     before: tuple[str, ...]
     after: tuple[str, ...]
+    flags: tuple[str, ...] = ()
 
 
 class DeclaredInlet(msgspec.Struct, frozen=True):
@@ -52,6 +53,7 @@ class BeatsProgram:
         match: str = "exact",
         before: Iterable[str] = (),
         after: Iterable[str] = (),
+        flags: Iterable[str] = (),
     ) -> Callable[[F], F]:
         """Declare a function as an enzyme; its name is the function's unless another is given."""
 
@@ -60,10 +62,22 @@ class BeatsProgram:
             for side, names in (("before", before), ("after", after)):
                 if isinstance(names, str):
                     raise InvalidRegistration(f"{side} is a sequence of names", remedy=f"write {side}=[{names!r}]")
-            self.enzymes.append(DeclaredEnzyme(own_name, query, function, match, tuple(before), tuple(after)))
+            self._refuse_second(own_name, query, function)
+            said = tuple(before), tuple(after), (flags,) if isinstance(flags, str) else tuple(flags)
+            self.enzymes.append(DeclaredEnzyme(own_name, query, function, match, *said))
             return function
 
         return decorate
+
+    def _refuse_second(self, name: str, query: str, function: Callable[..., Any]) -> None:
+        """One of two functions under the same name and query would never be called."""
+        for each in self.enzymes:
+            if (each.name, each.query) == (name, query) and each.function is not function:
+                both = f"{_place(each.function)} and {_place(function)}"
+                raise InvalidRegistration(
+                    f"two functions are the enzyme {name!r} for {query}: {both}",
+                    remedy="give one of them another name=",
+                )
 
     def bind(self, path: str, name: str, propagate: bool = True) -> None:
         """Declare a binding."""
@@ -83,9 +97,14 @@ class BeatsProgram:
     def install(self, heartbeat: Heartbeat) -> None:
         """Register and bind everything. Topics need a log: a node adds their inlets."""
         for each in self.enzymes:
-            heartbeat.register(each.name, each.query, each.function, each.match, each.before, each.after)
+            heartbeat.register(each.name, each.query, each.function, each.match, each.before, each.after, each.flags)
         for path, name, kind in self.bindings:
             if kind == CUT:
                 heartbeat.unbind(path, name)
             else:
                 heartbeat.bind(path, name, propagate=kind == SPREAD)
+
+
+def _place(function: Callable[..., Any]) -> str:
+    code = getattr(function, "__code__", None)
+    return repr(function) if code is None else f"{code.co_filename}:{code.co_firstlineno}"

@@ -261,6 +261,17 @@ class _BusMessages:
         change = await self._bus.put_topic(self._bus.topics.settings_after(wanted), agent=caller_of(ctx))
         return CreateTopicResult(topic_data(change.config), change.created)
 
+    @message("command", "Bus.PurgeTopic", "PurgeTopicRequest", gives="PurgedTopic.removed")
+    async def purge_topic(self, ctx: Context, topic: Topic) -> int:
+        """Remove every event of a topic; its settings and groups stay, and offsets are never used again."""
+        return await self._bus.purge_topic(topic, agent=caller_of(ctx))
+
+    @message("command", "Bus.DeleteTopic", "DeleteTopicRequest")
+    async def delete_topic(self, ctx: Context, topic: Topic) -> DoneResult:
+        """Delete a topic with its groups, schedules, schemas and dead letters. Refused while a group has members."""
+        await self._bus.delete_topic(topic, agent=caller_of(ctx))
+        return DoneResult()
+
     @message("query", "Bus.Offsets", "OffsetsRequest", gives="OffsetsResult.partitions")
     async def offsets(self, ctx: Context, topic: Topic) -> list[PartitionOffsets]:
         """First and last offset of each partition, and where its groups stand."""

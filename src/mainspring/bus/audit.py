@@ -2,8 +2,9 @@
 
 One audit event per event would double the work of the log. So decisions of one kind about one partition (and group)
 within a short time become one record with a count and the last offset: an acknowledgement of ten thousand events costs
-the same as one. The price is that up to `FLUSH_MS` of audit is lost when the node dies. Topics `system.*` are never
-audited.
+the same as one. The price is that up to `FLUSH_MS` of audit is lost when the node dies. Where nodes share the log, each
+commit costs all of them, so the records wait longer (`SHARED_FLUSH_MS`) for a commit that they can be part of. Topics
+`system.*` are never audited.
 
 Who was refused, and who changed something, is also a line in the log (logger `mainspring.audit`). Anybody can be
 refused again and again: of refusals only so many are written (`REFUSALS_PER_S`), and the rest is counted.
@@ -12,7 +13,7 @@ refused again and again: of refusals only so many are written (`REFUSALS_PER_S`)
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
 import msgspec
@@ -27,6 +28,7 @@ logger: logging.Logger = logging.getLogger("mainspring.audit")
 
 AUDIT_TOPIC: Final = "system.bus.audit"
 FLUSH_MS: Final = 100
+SHARED_FLUSH_MS: Final = 1_000  # of decisions of the bus; who did what is written as soon as ever
 REFUSALS_PER_S: Final = 20  # of different callers or about different things: enough to see who it is
 REFUSALS_AT_ONCE: Final = 200
 LONGEST: Final = 200  # characters of what a caller chose itself
@@ -64,8 +66,10 @@ class ActionRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 class Audit:
     """Collects decisions; `write` gets the payloads of what became of them."""
 
-    def __init__(self, loop: Loop, write: Callable[[list[bytes]], None], *, enabled: bool) -> None:
+    def __init__(self, loop: Loop, write: Callable[[list[bytes]], None], *, enabled: bool, shared: bool) -> None:
         self._loop = loop
+        self._note_ms = SHARED_FLUSH_MS if shared else FLUSH_MS
+        self._timer: tuple[int, Hashable] | None = None  # when it fires
         self._write = write
         self._enabled = enabled
         self._noted: dict[tuple[str, str, int, str], list[int]] = {}
@@ -92,8 +96,7 @@ class Audit:
             self._add(record, logging.INFO)
 
     def _add(self, record: ActionRecord, level: int) -> None:
-        if not self._noted and not self._actions:
-            self._loop.schedule(FLUSH_MS, self.flush, None, ref=False)
+        self._flush_within(FLUSH_MS)
         self._actions[record] = 1
         named = msgspec.structs.asdict(record).items()
         logger.log(level, "%s", " ".join(f"{name}={value!r}" for name, value in named if value and name != "count"))
@@ -108,12 +111,23 @@ class Audit:
             noted[0] = offset
             noted[1] += count
             return
-        if not self._noted and not self._actions:
-            self._loop.schedule(FLUSH_MS, self.flush, None, ref=False)
+        if not self._noted:
+            self._flush_within(self._note_ms)
         self._noted[about] = [offset, count]
+
+    def _flush_within(self, ms: int) -> None:
+        at = self._loop.clock.now_ms() + ms
+        if self._timer is not None:
+            if self._timer[0] <= at:
+                return
+            self._loop.cancel(self._timer[1])
+        self._timer = (at, self._loop.schedule(ms, self.flush, None, ref=False))
 
     def flush(self, _: None = None) -> None:
         """Write what was collected."""
+        if self._timer is not None:
+            self._loop.cancel(self._timer[1])
+            self._timer = None
         noted, self._noted = self._noted, {}
         actions, self._actions = self._actions, {}
         if self._left_out and actions:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from mainspring.bus.access.patterns import Pattern
 from mainspring.bus.access.tokens import TokenSource
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.errors import BadOffset, Forbidden, hidden_schedule
+from mainspring.bus.errors import BadOffset, BusError, Conflict, Forbidden, Unavailable, hidden_schedule
 from mainspring.bus.groups.dead_letters import DeadLetterQueue, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.local import LocalSupply
@@ -59,11 +59,14 @@ from mainspring.bus.topics.registry import TopicRegistry, read_topic
 from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
 from mainspring.durations import Duration, duration_ms
+from mainspring.errors import MainspringError
 from mainspring.log import DamagedEvent, KeptRecord, Log, Prepared, Reader, StoredEvent
 from mainspring.loop import BackgroundTasks, Clock, Loop
 from mainspring.settings import Settings
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
+
+T = TypeVar("T")
 
 METRICS_TOPIC = "system.metrics"
 MAX_PAGE = 10_000
@@ -110,7 +113,9 @@ class Bus:
         others = None if isinstance(cluster, Alone) else cluster
         roles = cluster or Alone()
         self._own_headers = None if others is None else {"node": others.node}  # whose numbers they are
-        self.audit: Audit = Audit(loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit)
+        self.audit: Audit = Audit(
+            loop, partial(self._write, AUDIT_TOPIC), enabled=settings.audit, shared=others is not None
+        )
         audit = self.audit
         self.topics: TopicRegistry = TopicRegistry(log, clock, settings, shared=others is not None)
         scopes_of = tokens.scopes_of if tokens is not None and tokens.is_required else None
@@ -243,6 +248,44 @@ class Bus:
         if agent is not None:
             self.audit.did("changed", agent, "settings of a topic", topic=config.topic)
         return change
+
+    async def purge_topic(self, name: str, *, agent: Who = None) -> int:
+        """Remove every event of a topic that is stored now; how many. Its groups and settings stay."""
+        topic = await self._to_be_emptied(name, agent)
+        removed = await _or_unavailable(self.topics.purge(topic))
+        self.audit.did("deleted", agent, f"{removed} events of a topic", topic=name)
+        return removed
+
+    async def delete_topic(self, name: str, *, agent: Who = None) -> None:
+        """Delete a topic with its groups, schedules, delayed events, schemas and dead letters; durable when it returns.
+
+        Its offsets are never used again, also not by a topic that is made anew under the name. Raises Conflict while a
+        group of it has members.
+        """
+        topic = await self._to_be_emptied(name, agent)
+        letters = self.topics.find(name + DEAD_LETTERS)
+        going = [each for each in (letters, topic) if each is not None and each.exists]
+        for each in going:
+            self.groups.check_unused(each)
+        for each in going:
+            await _or_unavailable(self._delete_topic(each))
+            self.audit.did("deleted", agent, "a topic", topic=each.name)
+
+    async def _delete_topic(self, topic: Topic) -> None:
+        await self.schedules.delete_of(topic.name)
+        for group in list(topic.groups.values()):
+            await self.groups.delete(topic.name, group.name)
+        await self.schemas.delete(topic.name)
+        await self.topics.delete(topic)
+        self._recheck(topic.name)
+
+    async def _to_be_emptied(self, name: str, agent: Who) -> Topic:
+        self.access.check_admin(agent, "delete events")
+        await self.access.check(name, "publish", agent)
+        topic = self.topics.get(name)
+        if topic.is_system:
+            raise Conflict(f"{name!r} is the node's own", remedy="its retention keeps it small")
+        return topic
 
     def _on_topic_changed(self, record: KeptRecord) -> None:
         topic = self.topics.on_changed(record)
@@ -476,6 +519,15 @@ class Bus:
         topic = self.topics.open(name)
         events = [self.admission.own_event(topic, payload, headers=self._own_headers) for payload in payloads]
         self.publisher.submit(Accepted(topic, events))
+
+
+async def _or_unavailable(work: Awaitable[T]) -> T:
+    try:
+        return await work
+    except BusError:
+        raise
+    except MainspringError as error:
+        raise Unavailable(f"the topic could not be changed: {error.message}", remedy=error.remedy) from error
 
 
 def _upcast(entries: list[Entry], upcaster: Callable[[StoredEvent], StoredEvent] | None) -> list[Entry]:

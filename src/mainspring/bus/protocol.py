@@ -58,6 +58,10 @@ BEGINNING: Final = Start("offset", 0)
 LATEST: Final = Start("latest")
 
 
+PAYLOAD_SHA256: Final = "payload_sha256"  # a header in the log, a member of the envelope
+_SHA256: Final = b'"payload_sha256":'
+
+
 class ClientFrame(msgspec.Struct, tag_field="type", frozen=True, gc=False):
     """What every frame of a client may carry: `corr`, echoed in the answer."""
 
@@ -85,6 +89,7 @@ class BatchEvent(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=Tr
     delay_ms: Offset | None = None
     not_before: Offset | None = None
     ttl_ms: Count | None = None
+    payload_sha256: str | None = None
 
 
 OfferedEvent = PublishFrame | BatchEvent | NewEvent  # one event of a request, however it came
@@ -318,7 +323,17 @@ def join_envelope(event: StoredEvent | Append, head: bytes, offset: int) -> byte
     parts = [b'{"id":%b,"ts":%d%b%d' % (id, ts, head, offset)]
     if key is not None:
         parts += (b',"key":', _to_json(key))
+    if headers is not None and _SHA256 in headers:
+        digest, headers = take_sha256(headers)
+        parts += (b',"payload_sha256":', _to_json(digest))
     if headers is not None:
         parts += (b',"headers":', headers)
     parts += (b',"payload":', payload, b"}")
     return b"".join(parts)
+
+
+def take_sha256(headers: bytes) -> tuple[str, bytes | None]:
+    """The digest that a publisher gave, which is kept as a header, and the headers without it."""
+    others = msgspec.json.decode(headers)
+    digest = others.pop(PAYLOAD_SHA256, "")
+    return digest, _to_json(others) if others else None

@@ -38,6 +38,7 @@ from mainspring.bus.names import check_name
 from mainspring.bus.protocol import (
     NOTHING,
     AckFrame,
+    BatchEvent,
     ExtendFrame,
     Filter,
     FlowFrame,
@@ -59,7 +60,7 @@ from mainspring.bus.protocol import (
     type_of,
     with_corr,
 )
-from mainspring.bus.publishing.admission import check_sha256
+from mainspring.bus.publishing.admission import with_sha256
 from mainspring.bus.publishing.publisher import Accepted, OnDone, Placed, refusal
 from mainspring.bus.publishing.rate_limit import bucket
 from mainspring.bus.schedules.schedule import Schedule
@@ -224,7 +225,7 @@ class Session:
 
     def _publish(self, frame: PublishFrame, size: int) -> None:
         if frame.payload_sha256 is not None:
-            check_sha256(bytes(frame.payload), frame.payload_sha256)
+            frame = with_sha256(frame)
         self._spend(1, size)
         accepted = self._accept(frame.topic, (frame,), self._caller_of(frame), bucket=self._bucket, expect=frame.expect)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=False))
@@ -233,7 +234,10 @@ class Session:
         if len(frame.events) > MOST_EVENTS:
             raise TooLarge(f"a batch may have {MOST_EVENTS} events", remedy="send it in several frames")
         self._spend(len(frame.events), size)
-        accepted = self._accept(frame.topic, frame.events, self._caller_of(frame), bucket=self._bucket)
+        events: Sequence[BatchEvent] = frame.events
+        if any(event.payload_sha256 is not None for event in events):
+            events = [event if event.payload_sha256 is None else with_sha256(event) for event in events]
+        accepted = self._accept(frame.topic, events, self._caller_of(frame), bucket=self._bucket)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 
     # -- subscriptions

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from mainspring.client.verbs import NodeVerbs as NodeVerbs
     from mainspring.client.verbs import RunInfo as RunInfo
     from mainspring.client.verbs import StartedRun as StartedRun
+    from mainspring.client.verbs import run_name as run_name
 
 _HOMES: Final = {
     "mainspring.client.client": "Client connect",
@@ -75,6 +76,6 @@ _HOMES: Final = {
     "mainspring.client.subscription": "DeadEvent Event StoredEvent Subscription decoder",
     "mainspring.client.sync_client": "SyncClient Waiter",
     "mainspring.client.sync_http": "NDJSON NodeConnection PATIENCE_S path",
-    "mainspring.client.verbs": "NodeVerbs RunInfo StartedRun",
+    "mainspring.client.verbs": "NodeVerbs RunInfo StartedRun run_name",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)

@@ -9,6 +9,7 @@ async with connect("ws://127.0.0.1:7070") as bus:
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 import os
 import random as random_module
@@ -161,6 +162,14 @@ class Client(ClientConnection, NodeVerbs):
         if not self.was_open:
             await self.open()
         tally = PublishCount(self.event_loop, len(payloads) if isinstance(payloads, Sized) else None, progress)
+        if self.telemetry is None:
+            return await self._publish_all(topic, payloads, tally)
+        with self.telemetry.publishing(topic, "", None, None) as (carried, span):
+            count = await self._publish_all(topic, _carrying(payloads, carried), tally)
+            span.note("messaging.batch.message_count", count)
+        return count
+
+    async def _publish_all(self, topic: str, payloads: Iterable[Any] | AsyncIterable[Any], tally: PublishCount) -> int:
         if isinstance(payloads, AsyncIterable):
             async for item in payloads:
                 await self._put_counted(topic, item, tally)
@@ -389,7 +398,12 @@ class Client(ClientConnection, NodeVerbs):
             if limit_s is not None:
                 pauses_ms = sum(retry.pause_ms(attempt) for attempt in range(1, retry.max_attempts))
                 limit_s = limit_s * retry.max_attempts + pauses_ms / 1_000
-        answer = (await self.http.call("POST", "/messages", asked, limit_s=limit_s)).get("data")
+        if self.telemetry is None:
+            answer = (await self.http.call("POST", "/messages", asked, limit_s=limit_s)).get("data")
+        else:
+            with self.telemetry.asking(kind, type) as carried:
+                found = await self.http.call("POST", "/messages", asked, limit_s=limit_s, headers=carried)
+                answer = found.get("data")
         if encoding is not None:
             answer = encoding.open_value(answer)
         return answer if reply is None else convert(answer, reply)
@@ -439,6 +453,26 @@ class Client(ClientConnection, NodeVerbs):
             body["before"] = moment_ms(wanted["before"], self.clock.wall_ms())
         done = await self.http.call("POST", f"/dlq/{quote(topic, safe='')}/{verb}", body)
         return int(done["count"])
+
+    @overload
+    def replay(
+        self,
+        topic: str,
+        *,
+        since: datetime | timedelta | int | None = None,
+        until: datetime | timedelta | int | None = None,
+        type: builtins.type[T],
+    ) -> AsyncIterator[StoredEvent[T]]: ...
+
+    @overload
+    def replay(
+        self,
+        topic: str,
+        *,
+        since: datetime | timedelta | int | None = None,
+        until: datetime | timedelta | int | None = None,
+        type: Any = None,
+    ) -> AsyncIterator[StoredEvent[Any]]: ...
 
     async def replay(
         self,
@@ -502,6 +536,14 @@ class Client(ClientConnection, NodeVerbs):
         """Create a topic or change its settings (`partitions=4`, `maxAttempts=3`, ...); its settings now."""
         found: dict[str, Any] = await self.http.call("POST", "/topics", {"topic": topic, **settings})
         return found
+
+    async def purge_topic(self, topic: str) -> int:
+        """Remove every event that is stored in a topic now; how many. Its settings and groups stay."""
+        return int((await self.http.call("POST", f"/topics/{quote(topic, safe='')}/purge"))["removed"])
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic with its groups, schedules, schemas and dead letters. Refused while a group has members."""
+        await self.http.call("DELETE", f"/topics/{quote(topic, safe='')}")
 
     async def schedule(
         self,
@@ -675,3 +717,15 @@ def checked_urls(urls: str | None) -> tuple[str, ...]:
     if urls is None:
         urls = load(environ={name: given for name in URL_VARIABLES if (given := os.environ.get(name))}).settings.url
     return tuple(split_address(url.strip()).geturl() for url in urls.split(","))
+
+
+def _carrying(payloads: Iterable[Any] | AsyncIterable[Any], carried: dict[str, str]) -> Any:
+    """The payloads as events whose headers carry a trace, unless they have one of their own."""
+
+    def with_trace(item: Any) -> New:
+        new = item if isinstance(item, New) else New(item)
+        return msgspec.structs.replace(new, headers={**carried, **(new.headers or {})})
+
+    if isinstance(payloads, AsyncIterable):
+        return (with_trace(item) async for item in payloads)
+    return map(with_trace, payloads)

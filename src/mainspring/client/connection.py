@@ -384,6 +384,20 @@ class Telemetry:
             span.leave(entered)
             span.end()
 
+    @contextlib.contextmanager
+    def asking(self, kind: str, type: str) -> Iterator[dict[str, str]]:
+        """Around a command or a query: gives the headers that carry its context to the node."""
+        span = self._recorder.begin(f"{kind} {type}", "CLIENT", messaging(kind, "send", type))
+        entered = span.enter()
+        try:
+            yield span.carried(None)
+        except BaseException as error:
+            span.end(error)
+            raise
+        finally:
+            span.leave(entered)
+            span.end()
+
     def delivered(self, event: Event[Any]) -> None:
         """A span of its own for an event that goes to the program; it ends when the event is settled."""
         attributes = messaging(

@@ -84,22 +84,29 @@ class NodeHttp:
         params: dict[str, str] | None = None,
         *,
         limit_s: float | None = LIMIT_S,
+        headers: dict[str, str] | None = None,
     ) -> Any:
         """One request; the decoded answer. Raises NodeRefused with the node's code, or CannotConnect.
 
         What the node cannot do now it is asked again, for `limit_s`. That is None where the node says how long it may
         take; then it is asked once.
         """
-        return msgspec.json.decode(await self._fetch(method, path, body, params, limit_s) or b"null")
+        return msgspec.json.decode(await self._fetch(method, path, body, params, limit_s, headers) or b"null")
 
     async def _fetch(
-        self, method: str, path: str, body: Any, params: dict[str, str] | None, limit_s: float | None = LIMIT_S
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        params: dict[str, str] | None,
+        limit_s: float | None = LIMIT_S,
+        headers: dict[str, str] | None = None,
     ) -> bytes:
         now, pauses = asyncio.get_running_loop().time, RETRY.series()
         give_up = now() + (limit_s or 0)
         while True:
             try:
-                return await self._fetch_once(method, path, body, params, limit_s)
+                return await self._fetch_once(method, path, body, params, limit_s, headers)
             except NodeRefused as error:
                 pause_s = max(pauses.failed(), error.retry_after_ms) / 1000
                 if error.code not in TRY_AGAIN or now() + pause_s > give_up:
@@ -107,12 +114,18 @@ class NodeHttp:
                 await asyncio.sleep(pause_s)
 
     async def _fetch_once(
-        self, method: str, path: str, body: Any, params: dict[str, str] | None, limit_s: float | None
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        params: dict[str, str] | None,
+        limit_s: float | None,
+        headers: dict[str, str] | None,
     ) -> bytes:
         from aiohttp import ClientTimeout
 
         data = None if body is None else encode(body)
-        headers = None if body is None else {"Content-Type": "application/json"}
+        headers = headers if body is None else {"Content-Type": "application/json", **(headers or {})}
         timeout, trouble = ClientTimeout(total=None, sock_connect=10), "the node does not answer"
         asking = self._request(method, path, params or {}, trouble, data=data, headers=headers, timeout=timeout)
         try:

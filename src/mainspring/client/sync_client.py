@@ -231,6 +231,8 @@ class SyncClient:
     redrive = blocking(Client.redrive)
     drop_dead_letters = blocking(Client.drop_dead_letters)
     put_topic = blocking(Client.put_topic)
+    purge_topic = blocking(Client.purge_topic)
+    delete_topic = blocking(Client.delete_topic)
     schedule = blocking(Client.schedule)
     unschedule = blocking(Client.unschedule)
     schedules = blocking(Client.schedules)

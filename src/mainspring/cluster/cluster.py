@@ -114,6 +114,10 @@ class Cluster(Protocol):
         """
         return
 
+    def on_in_touch(self, callback: Callable[[], None]) -> None:
+        """Call when this node's lease is certain again after it was not."""
+        return
+
     def role(self, name: str) -> Role:
         """The role of this name; from the first call on this node tries to get it."""
 

@@ -12,7 +12,8 @@ While the log cannot be reached, no node can take a lease away. When it is back,
 not write its own pulse counts the others' silence from then on, so a server that was away for minutes costs no leases.
 A node that is cut off alone does not know it. Its parts go on with what they have, but nothing that they do under its
 lease can be stored once the lease was taken: that is what the guard is for. `in_touch` says whether the lease is
-certain.
+certain. A node that was stopped for longer than its lease sees by its own clock that it is not, and gives nothing out
+before a pulse is stored.
 
 The reasons are in docs/decisions/cluster.md.
 """
@@ -93,6 +94,7 @@ class Membership:
         self._on_death: list[Callable[[int], None]] = []
         self._on_fenced: list[Callable[[int], None]] = []
         self._on_end: list[Callable[[MainspringError], None]] = []
+        self._on_in_touch: list[Callable[[], None]] = []
         self._timer: Hashable | None = None
         self._tasks = BackgroundTasks(logger, "membership")
         self._pulses = 0
@@ -141,6 +143,9 @@ class Membership:
 
     def on_fenced(self, callback: Callable[[int], None]) -> None:
         self._on_fenced.append(callback)
+
+    def on_in_touch(self, callback: Callable[[], None]) -> None:
+        self._on_in_touch.append(callback)
 
     def on_end(self, callback: Callable[[MainspringError], None]) -> None:
         """Call when this node cannot go on: another one has taken its name, or its log can be followed no further."""
@@ -326,7 +331,10 @@ class Membership:
                 logger.info("node %s is in touch with the log again", self.node)
                 self._peers.restart_silence(now)
             self._answered_ms = now
-            self._confirmed_ms = self._sent_ms
+            was_certain, self._confirmed_ms = self.in_touch, self._sent_ms
+            if not was_certain and self.in_touch:
+                for callback in tuple(self._on_in_touch):
+                    callback()
             if self._next_pulse_ms == 0 and self.joined and not self._leaving:
                 self._send_pulse()  # something changed while this one was on its way
         else:

@@ -37,7 +37,7 @@ from mainspring.kernel.errors import BadOutput, ErrorData, NotConfigured, WaitsF
 from mainspring.kernel.mail import Mail, Origin
 from mainspring.loop import pause
 from mainspring.message import Message, Metadata, Retry, encode_data
-from mainspring.telemetry import TRACEPARENT, causation_headers, tracing
+from mainspring.telemetry import TRACEPARENT, TRACESTATE, causation_headers, tracing
 
 if TYPE_CHECKING:
     from mainspring.kernel.exchange import Exchange
@@ -465,6 +465,8 @@ class LocalPort:
         headers = {**causation_headers(parent.id, parent.correlation), **(options.get("headers") or {})}
         if parent.traceparent is not None and tracing.here() is None:
             headers.setdefault(TRACEPARENT, parent.traceparent)
+            if parent.tracestate is not None:
+                headers.setdefault(TRACESTATE, parent.tracestate)
         options = {**options, "headers": headers}
         if durable is not None and durable.is_open(cause):
             options.setdefault("id", durable.event_id(cause))

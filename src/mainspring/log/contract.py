@@ -36,6 +36,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
@@ -49,6 +50,7 @@ from mainspring.loop import Clock
 __all__ = [
     "ABSENT",
     "ANY_VERSION",
+    "OUTGOING",
     "Append",
     "Appended",
     "Batch",
@@ -62,6 +64,7 @@ __all__ = [
     "Engine",
     "EngineFactory",
     "EngineSetup",
+    "EngineTransaction",
     "FallibleEngine",
     "FormatError",
     "Guard",
@@ -93,6 +96,7 @@ __all__ = [
     "SharedEngine",
     "StoredEvent",
     "TimedEngine",
+    "TransactionalEngine",
     "add_prepared",
     "change_of",
 ]
@@ -365,6 +369,15 @@ class LogMissing(MainspringError):
     code = "no_log"
 
 
+def log_gone(what: str) -> LogMissing:
+    """What to raise instead of beginning an empty log where one was."""
+    return LogMissing(
+        f"{what}; nothing was made in its place",
+        remedy="check the address; restore the log from a backup, or make one of what a node has kept "
+        "(`mainspring engine recover`); `mainspring engine init --begin-anew` begins an empty log",
+    )
+
+
 class LogExists(MainspringError):
     """Something is already where a new log, export or backup should go. It was left alone."""
 
@@ -536,6 +549,39 @@ class SharedEngine(Protocol):
         """
 
 
+OUTGOING: Final = "outgoing"  # the space of what programs stored in transactions of their own
+
+
+@runtime_checkable
+class TransactionalEngine(Protocol):
+    """An engine in a database in which programs have tables of their own, so that both can be one transaction.
+
+    What a program stored in its own transaction is found in the space `OUTGOING`, under keys in the order of storing;
+    a batch that deletes it there and appends its event moves it into the log, once.
+    """
+
+    def on_outgoing(self, callback: Callable[[], object]) -> None:
+        """Call when something may be new in the space `OUTGOING`."""
+
+    def transaction(self) -> AbstractAsyncContextManager[EngineTransaction]:
+        """A transaction in which a program writes its rows, and which ends with a commit of the log."""
+        ...
+
+
+class EngineTransaction(Protocol):
+    """One transaction of a program and the log."""
+
+    connection: Any  # of the engine's driver, inside the transaction
+
+    async def commit(self, batch: Batch) -> Result:
+        """Store the batch and what was done on the connection together, or neither.
+
+        Gives `Refused` when the batch's expectations do not hold. Raises what the driver raises for the program's own
+        statements, `LogUnavailable` when nothing was stored, and `InDoubt` when that is not known.
+        """
+        ...
+
+
 @runtime_checkable
 class FallibleEngine(Protocol):
     """An engine that may come to a point from which it cannot go on: the node has to be started again."""
@@ -562,6 +608,7 @@ class EngineSetup(msgspec.Struct, frozen=True):
     data_dir: Path  # for what an engine keeps on this machine
     clock: Clock | None = None  # for engines that wait for servers; the embedded ones never ask what time it is
     database: str = "mainspring"  # for engines that keep the log in one, unless the address names it
+    begin_anew: bool = False  # of `init`: make an empty log also where one was and is gone
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
@@ -571,7 +618,8 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     stored, `knows` the newest this program reads. `replicas`: how many servers keep a copy, if the engine can tell;
     `wanted_replicas`: how many the address asks for, if it does. `durability`: what an acknowledgement means, if that
     is certain before there is a log. `loss_window_s`: how many seconds of acknowledged commits a loss of power
-    everywhere may take; None when that is not known, or when all of them may be lost.
+    everywhere may take; None when that is not known, or when all of them may be lost. `gone`: there is no log, and
+    something that is left shows that there was one.
     """
 
     place: str
@@ -583,6 +631,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     wanted_replicas: int | None = None
     durability: Durability | None = None
     loss_window_s: float | None = None
+    gone: bool = False
 
 
 class EngineFactory(Protocol):

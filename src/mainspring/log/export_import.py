@@ -136,10 +136,19 @@ class Moved(msgspec.Struct):
 class LogExport:
     """`async for line in LogExport(engine).lines()`: each ends with a newline. `moved` counts as it goes.
 
-    Damage ends the export with its error, unless `skip_damaged` is set; then it is listed in `moved.damaged`.
+    Damage ends the export with its error, unless `skip_damaged` is set; then it is listed in `moved.damaged`. `change`
+    may write a line in another way before it counts in the checksum.
     """
 
-    def __init__(self, engine: Engine, *, skip_damaged: bool = False, progress: Progress = silent) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        skip_damaged: bool = False,
+        change: Callable[[bytes], bytes] | None = None,
+        progress: Progress = silent,
+    ) -> None:
+        self._change = change
         self._engine = engine
         self._skip_damaged = skip_damaged
         self._progress = progress
@@ -150,8 +159,9 @@ class LogExport:
         yield _line({"kind": "log", "format": EXPORT_FORMAT, "engine": self._engine.name})
         digest = sha256()
         async for line in self._contents():
-            digest.update(line)
-            yield line
+            written = line if self._change is None else self._change(line)
+            digest.update(written)
+            yield written
         counts = {"events": self.moved.events, "records": self.moved.records, "marks": self.moved.marks}
         yield _line({"kind": "end"} | counts | {"sha256": digest.hexdigest()})
 

@@ -80,6 +80,7 @@ class Log(ReadThrough):
         self.operations: int = 0  # of all commits
         self.failed_commits: int = 0
         self.commit_ns: Histogram = nanoseconds()
+        self.commit_ms: float = 0.0  # what the last few took
         self.commit_batches: Histogram = numbers()  # how many writers shared each commit
         self.fault: LogUnavailable | None = None  # why the last commit failed; None while writing works
         self.records: RecordCheck = RecordCheck(engine)  # which records can be read
@@ -204,7 +205,9 @@ class Log(ReadThrough):
             self._pinned.unpin()
             self._pinned = None
         assert self._loop is not None
-        self.commit_ns.observe(int((self._loop.time() - self._began) * 1e9))
+        took = self._loop.time() - self._began
+        self.commit_ns.observe(int(took * 1e9))
+        self.commit_ms += (took * 1e3 - self.commit_ms) / 4
         self.fault = next((result for result in results[:1] if isinstance(result, LogUnavailable)), None)
         if self.fault is not None:
             self.failed_commits += 1

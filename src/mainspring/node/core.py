@@ -38,6 +38,7 @@ from mainspring.log import (
     LogGone,
     Prepared,
     TimedEngine,
+    TransactionalEngine,
     Unreadable,
     open_engine,
 )
@@ -54,9 +55,8 @@ from mainspring.node.declarations import (
     refuse_former_groups,
     schedule_consumers,
 )
-from mainspring.node.encoded_log import EncodedLog
 from mainspring.node.patterns import PatternConsuming
-from mainspring.node.stored_records import read_with_care
+from mainspring.node.stored_records import EncodedLog, read_with_care
 from mainspring.node.tasks import NodePort
 from mainspring.private_files import narrow
 from mainspring.runs import Runtime
@@ -168,6 +168,7 @@ class Core:
             )
             await self._start_beats()
             await self._start_consumers()
+            self._move_outgoing()
             self.kernel.enter_phase("ADAPT")
             adapters = await self._adapt()
             self._introduce(adapters)
@@ -423,6 +424,10 @@ class Core:
         refuse_shared_groups(consumers)
 
         def consuming(declared: DeclaredConsumer) -> Consuming:
+            if declared.transaction:
+                from mainspring.node.transactions import TransactionConsuming
+
+                return TransactionConsuming(declared, **parts)
             return (BatchConsuming if declared.batch else Consuming)(declared, **parts)
 
         for each in consumers:
@@ -461,6 +466,15 @@ class Core:
         self.task_worker = Worker(app.tasks, concurrency=self.settings.task_concurrency, threads=self.threads)
         self._undo.push_async_callback(self.task_worker.stop, 0.0)
         await self.task_worker.start()
+
+    def _move_outgoing(self) -> None:
+        """Move what programs store in their own transactions into the log, where the engine has such programs."""
+        if isinstance(self.log.engine, TransactionalEngine):
+            from mainspring.node.outgoing import OutgoingMover
+
+            mover = OutgoingMover(self.log, self.bus, self.kernel, self.cluster)
+            self.log.engine.on_outgoing(mover.wake)
+            self._in_background(mover.run())
 
     async def _start_beats(self) -> None:
         programs = None if self.declarations is None else self.declarations.programs

@@ -18,7 +18,7 @@ from mainspring.errors import BootError, MainspringError
 from mainspring.node.node import WANTED, Node
 from mainspring.server import AsgiFace
 from mainspring.settings import Settings, load_all
-from mainspring.unix_socket import private_place
+from mainspring.unix_socket import is_listening, private_place
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
@@ -65,17 +65,18 @@ class Running:
     async def _find_place(self, until: float) -> None:
         while True:
             try:
-                return await self._become_node()
+                if not is_listening(private_place(self._settings.data)):  # who does holds the lock
+                    return await self._become_node()
             except BootError as error:
                 if error.code != "log_locked":
                     raise
                 Path(self._settings.data, WANTED).touch()
-                client = self._client or await self._open_client()
-                if client.connected:
-                    return self._use(client)
                 if asyncio.get_running_loop().time() > until:
                     await self._leave()
                     raise
+            client = self._client or await self._open_client()
+            if client.connected:
+                return self._use(client)
             await asyncio.sleep(AGAIN_S)
 
     async def _become_node(self) -> None:

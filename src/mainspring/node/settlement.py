@@ -21,7 +21,18 @@ from dataclasses import dataclass, field
 from mainspring.bus import Bus
 from mainspring.bus.groups import Group, Member, Position, PositionWrite
 from mainspring.errors import MainspringError
-from mainspring.log import Batch, InDoubt, Log, LogUnavailable, Prepared, Receipt, Refused, add_prepared
+from mainspring.log import (
+    Batch,
+    EngineTransaction,
+    InDoubt,
+    Log,
+    LogUnavailable,
+    Prepared,
+    Receipt,
+    Refused,
+    Result,
+    add_prepared,
+)
 from mainspring.loop import reject, resolve
 from mainspring.runs import RunRecord, Runtime, UnknownRun
 
@@ -108,6 +119,34 @@ class Settlement:
             except LogUnavailable as error:
                 logger.info("settling %s %d waits for the log: %s", self._group.topic.name, offset, error.message)
                 await asyncio.sleep(_AWAY_S)
+
+    async def ack_in(self, position: Position, offset: int, together: Together, transaction: EngineTransaction) -> None:
+        """Settle it in one commit with what was done in the transaction. Raises when nothing of it happened."""
+        delivery = self._bus.delivery
+        await delivery.lock(position)
+        try:
+            if offset not in self._member.held.get(position.partition, {}):
+                raise LeaseLost(f"event {offset} of {self._group.topic.name!r} is no longer leased to this consumer")
+            batch = Batch()
+            show_events = add_prepared(batch, together.events)
+            resets, settles = position.resets, frozenset((offset,))
+            write = delivery.put_position(batch, position, settles)
+            result: Result
+            try:
+                result = await transaction.commit(batch)
+            except InDoubt as error:
+                result = error
+            if isinstance(result, Receipt):
+                write.stored()
+                show_events(result)
+                self._group.settle(position, settles, resets)
+        finally:
+            delivery.unlock(position)
+            delivery.wake(self._group)
+        if isinstance(result, InDoubt):
+            await self._found_out(write)
+        if not isinstance(result, Receipt) and not write.happened:
+            raise result
 
     async def ack_all(self, items: Sequence[tuple[Position, int, Together]]) -> list[BaseException | None]:
         """Settle them with their runs and events, those of a partition in one commit; the error of each, or None."""

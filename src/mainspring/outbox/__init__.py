@@ -19,8 +19,13 @@ if TYPE_CHECKING:
     from mainspring.outbox.drainer import DrainOptions as DrainOptions
     from mainspring.outbox.drainer import open_outbox as open_outbox
     from mainspring.outbox.inbox import Inbox as Inbox
+    from mainspring.outbox.outbox import MAX_EVENT_BYTES as MAX_EVENT_BYTES
     from mainspring.outbox.outbox import Outbox as Outbox
+    from mainspring.outbox.sql import Bound as Bound
     from mainspring.outbox.sql import NoTransaction as NoTransaction
+    from mainspring.outbox.sql import SqlStore as SqlStore
+    from mainspring.outbox.sql import Steps as Steps
+    from mainspring.outbox.sql import bind as bind
     from mainspring.outbox.store import TABLE as TABLE
     from mainspring.outbox.store import OutboxRow as OutboxRow
     from mainspring.outbox.store import OutboxStore as OutboxStore
@@ -30,8 +35,8 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "mainspring.outbox.drainer": "DrainOptions Drained Drainer open_outbox",
     "mainspring.outbox.inbox": "Inbox",
-    "mainspring.outbox.outbox": "Outbox",
-    "mainspring.outbox.sql": "NoTransaction",
+    "mainspring.outbox.outbox": "MAX_EVENT_BYTES Outbox",
+    "mainspring.outbox.sql": "Bound NoTransaction SqlStore Steps bind",
     "mainspring.outbox.store": "OutboxRow OutboxStore OutboxUnavailable TABLE WaitingRows",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)

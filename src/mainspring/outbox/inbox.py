@@ -20,7 +20,7 @@ from typing import Any, Final, Protocol
 
 from mainspring.loop import Clock, MonotonicClock
 from mainspring.outbox.drainer import ID_HEADER
-from mainspring.outbox.sql import Dialect, bind, create_table, table_name
+from mainspring.outbox.sql import Dialect, Steps, bind, create_table, table_name
 from mainspring.outbox.store import is_mongo
 
 TABLE: Final = "mainspring_inbox"
@@ -63,11 +63,12 @@ class Inbox:
         self._database = database
         self._clock = clock or MonotonicClock()
 
-    def create(self, target: Any) -> None:
-        """Make the table where it is missing, in the caller's transaction. A MongoDB collection needs nothing."""
-        if is_mongo(target):
-            return
-        create_table(target, self.table, self.statements)
+    def create(self, target: Any) -> Any:
+        """Make the table where it is missing, in the caller's transaction. A MongoDB collection needs nothing.
+
+        With an async connection, await it.
+        """
+        return None if is_mongo(target) else create_table(target, self.table, self.statements)
 
     def statements(self, dialect: Dialect) -> list[str]:
         """What `create` executes; the same in both dialects."""
@@ -75,8 +76,10 @@ class Inbox:
         index = self.table.rpartition(".")[2]
         return [each.format(table=self.table, index=index) for each in _SCHEMA]
 
-    def first_time(self, target: Any, event: Seen | str) -> bool:
+    def first_time(self, target: Any, event: Seen | str) -> Any:
         """Whether this event's effect is still to be done; marks it as done in the caller's transaction.
+
+        With an async connection it gives an awaitable of that.
 
         `target` is what `Outbox.add` takes. While another transaction is just marking the same event, PostgreSQL and
         SQLite wait for its end. False: it was done before; acknowledge the event and go on.
@@ -87,9 +90,17 @@ class Inbox:
 
             return mark(target, self.table, self._database, f"{self.consumer}\n{id}", self._clock.wall_ms())
         given = {"consumer": self.consumer, "id": id, "now": self._clock.wall_ms()}
-        return bind(target).execute(_MARK.format(table=self.table), given) == 1
 
-    def clean(self, target: Any, older_than_ms: int) -> int:
+        def steps() -> Steps[bool]:
+            return (yield _MARK.format(table=self.table), given) == 1
+
+        return bind(target).perform(steps())
+
+    def clean(self, target: Any, older_than_ms: int) -> Any:
         """Forget marks older than this; longer than an event can come back: the topic's retention is a safe choice."""
         given = {"consumer": self.consumer, "before": self._clock.wall_ms() - older_than_ms}
-        return bind(target, alone=True).execute(_CLEAN.format(table=self.table), given)
+
+        def steps() -> Steps[int]:
+            return (yield _CLEAN.format(table=self.table), given)
+
+        return bind(target, alone=True).perform(steps())

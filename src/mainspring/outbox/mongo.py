@@ -10,6 +10,7 @@ claiming takes two queries and an update, and a drainer that dies in between los
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -47,7 +48,7 @@ def open_mongo(url: str, name: str) -> MongoStore:
 
 def collection_of(target: Any, name: str, database: str | None) -> Any:
     """The collection, reached from a session, client or database."""
-    kind = type(target).__name__
+    kind = type(target).__name__.removeprefix("Async")
     if kind == "Database":
         return target[name]
     if kind in ("ClientSession", "MongoClient"):
@@ -63,39 +64,69 @@ def collection_of(target: Any, name: str, database: str | None) -> Any:
     raise BadArgument(f"a pymongo {kind} cannot be used here", remedy="give a ClientSession or a Database")
 
 
-def create_indexes(collection: Any) -> None:
-    """The indexes of what waits and of what was sent."""
-    collection.create_index([("state", 1), ("_id", 1)], name="waiting")
-    collection.create_index([("state", 1), ("topic", 1), ("key", 1), ("_id", 1)], name="waiting_keys")
-    collection.create_index([("state", 1), ("sent_ms", 1)], name="sent_times")
+_INDEXES: Final = {
+    "waiting": [("state", 1), ("_id", 1)],
+    "waiting_keys": [("state", 1), ("topic", 1), ("key", 1), ("_id", 1)],
+    "sent_times": [("state", 1), ("sent_ms", 1)],
+}
 
 
-def add(target: Any, name: str, database: str | None, row: dict[str, Any]) -> None:
-    """One row, in the session's transaction."""
-    if type(target).__name__ == "ClientSession" and not target.in_transaction:
+def create_indexes(collection: Any) -> Any:
+    """The indexes of what waits and of what was sent; an awaitable for an async collection."""
+    made = [collection.create_index(fields, name=name) for name, fields in _INDEXES.items()]
+    if not type(collection).__name__.startswith("Async"):
+        return None
+
+    async def all_made() -> None:
+        for each in made:
+            await each
+
+    return all_made()
+
+
+def _session(target: Any) -> Any:
+    return target if type(target).__name__ in ("ClientSession", "AsyncClientSession") else None
+
+
+def add(target: Any, name: str, database: str | None, row: dict[str, Any]) -> Any:
+    """One row, in the session's transaction; its id, or an awaitable of it."""
+    session = _session(target)
+    if session is not None and not session.in_transaction:
         from mainspring.outbox.sql import NoTransaction
 
         raise NoTransaction(
             "the session is in no transaction, so the row would not belong to one",
             remedy="write: with session.start_transaction(): ...",
         )
-    session = target if type(target).__name__ == "ClientSession" else None
     members = {name: value for name, value in row.items() if name != "id"}
     document = {"_id": row["id"], **members, "state": _WAITS, "attempts": 0, "due_ms": 0, **_FREE}
-    collection_of(target, name, database).insert_one(document, session=session)
+    inserted = collection_of(target, name, database).insert_one(document, session=session)
+    if not inspect.isawaitable(inserted):
+        return str(row["id"])
+
+    async def added() -> str:
+        await inserted
+        return str(row["id"])
+
+    return added()
 
 
-def mark(target: Any, name: str, database: str | None, id: str, now_ms: int) -> bool:
-    """Insert an inbox mark in the session's transaction; False when it was there.
+def mark(target: Any, name: str, database: str | None, id: str, now_ms: int) -> Any:
+    """Insert an inbox mark in the session's transaction; False when it was there, or an awaitable of that.
 
     In a transaction a duplicate key would end the transaction, so the mark is looked for first. Two transactions that
     mark the same event at once conflict, and the driver runs one of them again.
     """
-    session = target if type(target).__name__ == "ClientSession" else None
     marked = collection_of(target, name, database).update_one(
-        {"_id": id}, {"$setOnInsert": {"seen_ms": now_ms}}, upsert=True, session=session
+        {"_id": id}, {"$setOnInsert": {"seen_ms": now_ms}}, upsert=True, session=_session(target)
     )
-    return marked.upserted_id is not None
+    if not inspect.isawaitable(marked):
+        return marked.upserted_id is not None
+
+    async def is_new() -> bool:
+        return (await marked).upserted_id is not None
+
+    return is_new()
 
 
 class MongoStore:

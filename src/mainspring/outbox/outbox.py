@@ -25,7 +25,7 @@ from mainspring.client import BadArgument, EventTooLarge, NotEncodable, check_te
 from mainspring.codec import Codec, encoding_of
 from mainspring.data_types import json_encoder
 from mainspring.loop import Clock, MonotonicClock
-from mainspring.outbox.sql import ADD, Dialect, bind, create_table, schema, table_name
+from mainspring.outbox.sql import ADD, Dialect, Steps, bind, create_table, schema, table_name
 from mainspring.outbox.store import TABLE, is_mongo
 
 MAX_EVENT_BYTES: Final = 1_000_000  # a little less than the node's default limit of a frame, for key and headers
@@ -54,17 +54,16 @@ class Outbox:
         self._clock = clock or MonotonicClock()
         self._new_id = new_id
 
-    def create(self, target: Any) -> None:
+    def create(self, target: Any) -> Any:
         """Make the table and its indexes where they are missing, in the caller's transaction; commit it.
 
-        For MongoDB give a Database: the indexes of the collection are made.
+        For MongoDB give a Database: the indexes of the collection are made. With an async connection, await it.
         """
         if is_mongo(target):
             from mainspring.outbox.mongo import collection_of, create_indexes
 
-            create_indexes(collection_of(target, self.table, self._database))
-            return
-        create_table(target, self.table, self.statements)
+            return create_indexes(collection_of(target, self.table, self._database))
+        return create_table(target, self.table, self.statements)
 
     def statements(self, dialect: Dialect) -> list[str]:
         """What `create` executes, for those who keep their schema in migrations."""
@@ -79,21 +78,25 @@ class Outbox:
         key: str | None = None,
         headers: Mapping[str, str] | None = None,
         id: str | None = None,
-    ) -> str:
-        """Write one event into the caller's transaction; gives its id.
+    ) -> Any:
+        """Write one event into the caller's transaction; gives its id, or with an async connection an awaitable of it.
 
-        `target` is a sqlite3 or psycopg connection, a SQLAlchemy Connection or Session, or a pymongo ClientSession.
-        Nothing is committed here. Events of one key and topic are published in the order in which they were added.
-        Raises NotEncodable and EventTooLarge now, while the program can still do something about it.
+        `target` is a sqlite3, aiosqlite, psycopg, asyncpg or Django connection, a SQLAlchemy Connection or Session
+        (blocking or async), or a pymongo ClientSession (blocking or async). Nothing is committed here. Events of one
+        key and topic are published in the order in which they were added. Raises NotEncodable and EventTooLarge now,
+        while the program can still do something about it.
         """
         row = self._row(topic, payload, key, headers, id)
         if is_mongo(target):
             from mainspring.outbox.mongo import add
 
-            add(target, self.table, self._database, row)
-        else:
-            bind(target).execute(ADD.format(table=self.table), row)
-        return str(row["id"])
+            return add(target, self.table, self._database, row)
+
+        def steps() -> Steps[str]:
+            yield ADD.format(table=self.table), row
+            return str(row["id"])
+
+        return bind(target).perform(steps())
 
     def _row(
         self, topic: str, payload: Any, key: str | None, headers: Mapping[str, str] | None, id: str | None

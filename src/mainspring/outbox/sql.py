@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from mainspring.client import BadArgument
 from mainspring.errors import MainspringError
@@ -23,6 +23,7 @@ from mainspring.outbox.store import OutboxRow, OutboxUnavailable, WaitingRows
 
 Dialect = Literal["sqlite", "postgresql"]
 Parameters = Mapping[str, Any]
+T = TypeVar("T")
 
 _PARAMETER: Final = re.compile(r"(?<!:):([a-z_]+)")
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)?\Z", re.ASCII)
@@ -35,17 +36,41 @@ class NoTransaction(MainspringError):
     code = "no_transaction"
 
 
+Steps = Generator[tuple[str, Parameters], int, T]  # statements, each answered with how many rows it changed
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a program has open (a DB-API connection or a SQLAlchemy session) as something that executes SQL.
+    """What a program has open (a connection or a session) as something that executes SQL.
 
     Statements are written once with `:name` parameters; each driver gets its own spelling. The dialect is that of the
     connection itself, so a program that moves from SQLite to PostgreSQL changes nothing here. `execute` gives how many
-    rows were changed.
+    rows were changed, or an awaitable of that.
     """
 
     dialect: Dialect
-    execute: Callable[[str, Parameters], int]
+    execute: Callable[[str, Parameters], Any]
+    is_async: bool = False
+
+    def perform(self, steps: Steps[T]) -> Any:
+        """Execute the statements one after the other; gives what the generator returns, or an awaitable of it."""
+        return self._perform_async(steps) if self.is_async else self._perform(steps)
+
+    def _perform(self, steps: Steps[T]) -> T:
+        try:
+            statement = next(steps)
+            while True:
+                statement = steps.send(self.execute(*statement))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    async def _perform_async(self, steps: Steps[T]) -> T:
+        try:
+            statement = next(steps)
+            while True:
+                statement = steps.send(await self.execute(*statement))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
 
 
 def bind(target: Any, *, alone: bool = False) -> Bound:
@@ -53,28 +78,135 @@ def bind(target: Any, *, alone: bool = False) -> Bound:
 
     Raises NoTransaction unless there is a transaction or what is executed may stand `alone`.
     """
-    bound, driver = _bound(target)
-    if not alone and driver is not None:
-        _require_transaction(driver)
+    module = type(target).__module__.partition(".")[0]
+    if module == "sqlalchemy":
+        if hasattr(target, "run_sync"):
+            return _bind_sqlalchemy_async(target, alone)
+        bound, driver = _bind_sqlalchemy(target)
+        if not alone and driver is not None:
+            _require_transaction(driver)
+        return bound
+    for kind in _KINDS:
+        if kind.knows(target, module):
+            if not alone and not kind.in_transaction(target):
+                raise NoTransaction(
+                    "the connection commits each statement by itself, so the row would not belong to your transaction",
+                    remedy="begin a transaction first, or turn autocommit off",
+                )
+            return kind.bind(target)
+    raise BadArgument(
+        f"{type(target).__module__}.{type(target).__qualname__} is no connection this knows",
+        remedy="give a sqlite3, aiosqlite, psycopg, asyncpg or Django connection, "
+        "or a SQLAlchemy Connection or Session",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How one driver's connections are recognised and used."""
+
+    knows: Callable[[Any, str], bool]
+    in_transaction: Callable[[Any], bool]
+    bind: Callable[[Any], Bound]
+
+
+def _bind_blocking(dialect: Dialect) -> Callable[[Any], Bound]:
+    def bound(connection: Any) -> Bound:
+        def execute(statement: str, parameters: Parameters) -> int:
+            with closing(connection.cursor()) as cursor:
+                cursor.execute(spelled(statement, dialect), parameters)
+                return int(cursor.rowcount)
+
+        return Bound(dialect, execute)
+
     return bound
 
 
-def _bound(target: Any) -> tuple[Bound, Any]:
-    module = type(target).__module__.partition(".")[0]
-    if module == "sqlalchemy":
-        return _bind_sqlalchemy(target)
-    if isinstance(target, sqlite3.Connection):
-        return Bound("sqlite", _executor(target, "sqlite")), target
-    if module in _PG_DRIVERS and hasattr(target, "cursor"):
-        if type(target).__name__.startswith("Async"):
-            raise BadArgument(
-                "an async connection cannot be used here", remedy="use SQLAlchemy's run_sync, or a blocking connection"
-            )
-        return Bound("postgresql", _executor(target, "postgresql")), target
-    raise BadArgument(
-        f"{type(target).__module__}.{type(target).__qualname__} is no connection this knows",
-        remedy="give a sqlite3 or psycopg connection, or a SQLAlchemy Connection or Session",
-    )
+def _bind_async(dialect: Dialect) -> Callable[[Any], Bound]:
+    def bound(connection: Any) -> Bound:
+        async def execute(statement: str, parameters: Parameters) -> int:
+            cursor = await connection.execute(spelled(statement, dialect), parameters)
+            count = int(cursor.rowcount)
+            await cursor.close()
+            return count
+
+        return Bound(dialect, execute, is_async=True)
+
+    return bound
+
+
+def _bind_asyncpg(connection: Any) -> Bound:
+    async def execute(statement: str, parameters: Parameters) -> int:
+        names: list[str] = []
+
+        def numbered(found: re.Match[str]) -> str:
+            if found[1] not in names:
+                names.append(found[1])
+            return f"${names.index(found[1]) + 1}"
+
+        text = _PARAMETER.sub(numbered, statement)
+        done = await connection.execute(text, *(parameters[name] for name in names))
+        return int(count) if (count := done.rpartition(" ")[2]).isdigit() else 0  # "INSERT 0 1"
+
+    return Bound("postgresql", execute, is_async=True)
+
+
+def _bind_django(connection: Any) -> Bound:
+    dialect = connection.vendor
+    if dialect not in ("sqlite", "postgresql"):
+        raise BadArgument(f"{dialect} is not supported", remedy="use SQLite or PostgreSQL")
+
+    def execute(statement: str, parameters: Parameters) -> int:
+        with connection.cursor() as cursor:
+            cursor.execute(spelled(statement, "postgresql"), dict(parameters))
+            return int(cursor.rowcount)
+
+    return Bound(dialect, execute)
+
+
+def _sqlite_in_transaction(connection: Any) -> bool:
+    mode = getattr(connection, "autocommit", -1)  # -1, or a Python without it: `isolation_level` decides
+    alone = mode is True or (mode == -1 and connection.isolation_level is None)
+    return not alone or bool(connection.in_transaction)
+
+
+def _libpq_in_transaction(connection: Any) -> bool:
+    begun = int(connection.info.transaction_status) != 0  # 0: idle, in every binding of libpq
+    return begun or not connection.autocommit
+
+
+def _is_async(target: Any) -> bool:
+    return type(target).__name__.startswith("Async")
+
+
+_KINDS: Final = (
+    _Kind(lambda it, _: isinstance(it, sqlite3.Connection), _sqlite_in_transaction, _bind_blocking("sqlite")),
+    _Kind(
+        lambda it, module: module == "aiosqlite" and hasattr(it, "in_transaction"),
+        lambda it: bool(it.in_transaction or it.isolation_level is not None),
+        _bind_async("sqlite"),
+    ),
+    _Kind(
+        lambda it, module: module in _PG_DRIVERS and hasattr(it, "cursor") and not _is_async(it),
+        _libpq_in_transaction,
+        _bind_blocking("postgresql"),
+    ),
+    _Kind(
+        lambda it, module: module == "psycopg" and hasattr(it, "cursor"),
+        _libpq_in_transaction,
+        _bind_async("postgresql"),
+    ),
+    _Kind(
+        lambda it, module: module == "asyncpg" and hasattr(it, "is_in_transaction"),
+        lambda it: bool(it.is_in_transaction()),
+        _bind_asyncpg,
+    ),
+    _Kind(
+        lambda it, module: module == "django" and hasattr(it, "in_atomic_block"),
+        lambda it: bool(it.in_atomic_block or not it.get_autocommit()),
+        _bind_django,
+    ),
+)
 
 
 def spelled(statement: str, dialect: Dialect) -> str:
@@ -91,30 +223,20 @@ def table_name(name: str) -> str:
     return name
 
 
-def create_table(target: Any, table: str, statements: Callable[[Dialect], list[str]]) -> None:
+def create_table(target: Any, table: str, statements: Callable[[Dialect], list[str]]) -> Any:
     """Execute the statements that make a table, in the caller's transaction, one program at a time."""
     bound = bind(target, alone=True)
-    if bound.dialect == "postgresql":
-        bound.execute(LOCK_TABLE, {"name": table})
-    for statement in statements(bound.dialect):
-        bound.execute(statement, {})
 
+    def steps() -> Steps[None]:
+        if bound.dialect == "postgresql":
+            yield LOCK_TABLE, {"name": table}
+        for statement in statements(bound.dialect):
+            yield statement, {}
 
-def _executor(connection: Any, dialect: Dialect) -> Callable[[str, Parameters], int]:
-    def execute(statement: str, parameters: Parameters) -> int:
-        with closing(connection.cursor()) as cursor:
-            cursor.execute(spelled(statement, dialect), parameters)
-            return int(cursor.rowcount)
-
-    return execute
+    return bound.perform(steps())
 
 
 def _bind_sqlalchemy(target: Any) -> tuple[Bound, Any]:
-    if hasattr(target, "sync_session") or hasattr(target, "sync_connection"):
-        raise BadArgument(
-            "an async session cannot be used here",
-            remedy="write: await session.run_sync(lambda session: outbox.add(session, ...))",
-        )
     connection = target.connection() if hasattr(target, "get_bind") else target
     if not hasattr(connection, "exec_driver_sql"):
         raise BadArgument(
@@ -131,18 +253,25 @@ def _bind_sqlalchemy(target: Any) -> tuple[Bound, Any]:
     return Bound(dialect, execute), connection.connection.dbapi_connection
 
 
+def _bind_sqlalchemy_async(target: Any, alone: bool) -> Bound:
+    """An AsyncConnection or AsyncSession: the blocking one inside it is used in its own greenlet."""
+    dialect = (target.get_bind() if hasattr(target, "get_bind") else target).dialect.name
+
+    def execute(statement: str, parameters: Parameters) -> Any:
+        return target.run_sync(lambda inside: bind(inside, alone=alone).execute(statement, parameters))
+
+    return Bound(dialect, execute, is_async=True)
+
+
 def _require_transaction(connection: Any) -> None:
-    """Raise NoTransaction when the driver would commit each statement by itself."""
+    """Of a driver behind SQLAlchemy, which begins by itself unless it is told to commit each statement."""
     if isinstance(connection, sqlite3.Connection):
-        mode = getattr(connection, "autocommit", -1)  # -1, or a Python without it: `isolation_level` decides
-        alone = mode is True or (mode == -1 and connection.isolation_level is None)
-        begun = connection.in_transaction
+        begun = _sqlite_in_transaction(connection)
     elif hasattr(connection, "autocommit") and hasattr(connection, "info"):
-        alone = bool(connection.autocommit)
-        begun = int(connection.info.transaction_status) != 0  # 0: idle, in every binding of libpq
+        begun = _libpq_in_transaction(connection)
     else:
-        return  # another driver behind SQLAlchemy, which begins by itself
-    if alone and not begun:
+        return
+    if not begun:
         raise NoTransaction(
             "the connection commits each statement by itself, so the row would not belong to your transaction",
             remedy="begin a transaction first, or turn autocommit off",

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mainspring.tasks.ports import Then as Then
     from mainspring.tasks.results import TaskHandle as TaskHandle
     from mainspring.tasks.task import BadTask as BadTask
+    from mainspring.tasks.task import EnqueueOptions as EnqueueOptions
     from mainspring.tasks.task import Task as Task
     from mainspring.tasks.task import TaskContext as TaskContext
     from mainspring.tasks.task import TaskRegistry as TaskRegistry
@@ -41,7 +42,7 @@ _HOMES: Final = {
     "mainspring.tasks.in_runs": "StartedTask install_effects",
     "mainspring.tasks.ports": "Report Then",
     "mainspring.tasks.results": "TaskHandle",
-    "mainspring.tasks.task": "BadTask Task TaskContext TaskRegistry starts_per_second",
+    "mainspring.tasks.task": "BadTask EnqueueOptions Task TaskContext TaskRegistry starts_per_second",
     "mainspring.tasks.topics": "LEASE_MS NewCall",
     "mainspring.tasks.worker": "Worker",
 }

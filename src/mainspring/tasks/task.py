@@ -392,14 +392,14 @@ class EnqueueOptions(Generic[P]):
         await task.registry.ready(task)
         unique = self._options.get("unique")
         id = port.new_id() if unique is None else f"{task.name}:{unique}"
-        await port.publish(self._topic, self._new_call(id, call, self._headers(port)))
+        await port.publish(self._topic, self._new_call(id, call, self._headers(port.wall_ms)))
         return TaskHandle(task, id, mine=True)
 
     async def _enqueue_many(self, port: TaskPort, calls: Iterable[tuple[Any, ...]]) -> list[TaskHandle]:
         task = self._task
         await task.registry.ready(task)
         handles: list[TaskHandle] = []
-        headers = self._headers(port)
+        headers = self._headers(port.wall_ms)
 
         def each() -> Iterator[NewCall]:
             for args in calls:
@@ -410,10 +410,19 @@ class EnqueueOptions(Generic[P]):
         await port.publish_many(self._topic, each())
         return handles
 
+    def new_call(
+        self, id: str, args: tuple[Any, ...], kwargs: dict[str, Any], wall_ms: Callable[[], int]
+    ) -> tuple[str, NewCall]:
+        """The topic of a call and what to publish there, for who stores it by other means. `unique` is its id."""
+        unique = self._options.get("unique")
+        call_id = id if unique is None else f"{self._task.name}:{unique}"
+        call = self._task.parameters.encode(args, kwargs)
+        return self._topic, self._new_call(call_id, call, self._headers(wall_ms))
+
     def _new_call(self, id: str, call: msgspec.Raw, headers: dict[str, str] | None) -> NewCall:
         return NewCall(id, call, self._key, headers, self._delay_ms, self._not_before)
 
-    def _headers(self, port: TaskPort) -> dict[str, str] | None:
+    def _headers(self, wall_ms: Callable[[], int]) -> dict[str, str] | None:
         task, options = self._task, self._options
         if not options:
             return task.own_headers
@@ -432,7 +441,7 @@ class EnqueueOptions(Generic[P]):
         if "timeout" in options:
             headers[TIMEOUT] = f"{duration_ms(options['timeout']) / 1000:g}"
         if "ttl" in options:
-            headers[EXPIRES] = str(port.wall_ms() + duration_ms(options["ttl"]))
+            headers[EXPIRES] = str(wall_ms() + duration_ms(options["ttl"]))
         return headers
 
 

@@ -22,6 +22,7 @@ from mainspring.telemetry.histogram import Histogram as Histogram
 from mainspring.telemetry.histogram import nanoseconds as nanoseconds
 from mainspring.telemetry.histogram import numbers as numbers
 from mainspring.telemetry.spans import TRACEPARENT as TRACEPARENT
+from mainspring.telemetry.spans import TRACESTATE as TRACESTATE
 from mainspring.telemetry.spans import OpenSpan as OpenSpan
 from mainspring.telemetry.spans import Recorder as Recorder
 from mainspring.telemetry.spans import configured_provider as configured_provider

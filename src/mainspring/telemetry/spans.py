@@ -20,6 +20,7 @@ from typing import Any, Final
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
+_MOST_STATE: Final = 512  # characters that everybody has to pass on
 SYSTEM: Final = "mainspring"
 _SHAPE: Final = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?")
 MOST_LINKS: Final = 128  # of one span; what the SDK keeps, too
@@ -58,12 +59,20 @@ class Tracing:
         given = headers.get(TRACEPARENT)
         return self.here() or (given if given is not None and _SHAPE.fullmatch(given) else None)
 
+    def state_of(self, headers: Mapping[str, str]) -> str | None:
+        """The `tracestate` that a request brings with its `traceparent`: passed on as it is."""
+        given = headers.get(TRACESTATE)
+        return given if given and _SHAPE.fullmatch(headers.get(TRACEPARENT, "")) and len(given) <= _MOST_STATE else None
+
     def passed_on(self, request: Mapping[str, str], headers: Mapping[str, str] | None) -> Mapping[str, str] | None:
         """The headers of an event that a request publishes, with the request's trace where this node records none."""
         if self.recorder is not None or TRACEPARENT not in request or (headers is not None and TRACEPARENT in headers):
             return headers
         trace = self.sent_in(request)
-        return headers if trace is None else {**(headers or {}), TRACEPARENT: trace}
+        if trace is None:
+            return headers
+        state = self.state_of(request)
+        return {**(headers or {}), TRACEPARENT: trace, **({} if state is None else {TRACESTATE: state})}
 
 
 tracing: Final = Tracing()
@@ -245,6 +254,7 @@ class OpenSpan:
             if isinstance(error, BaseException):
                 self._span.record_exception(error)
             text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+            self._span.set_attribute("error.type", error if isinstance(error, str) else type(error).__qualname__)
             self._span.set_status(trace.Status(trace.StatusCode.ERROR, text))
         self._span.end()
 

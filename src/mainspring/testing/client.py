@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from mainspring.client import Client, Consumer, NodeHttp, NodeVerbs, Options, Subscription, SyncClient, Waiter
 from mainspring.client import Event as Delivery
+from mainspring.durations import Duration
 from mainspring.node import InProcess
 from mainspring.testing import seeds
 from mainspring.testing.driving import Process
@@ -137,6 +138,10 @@ class SimulatedClient(Client):
 @verbs_from(InProcess, for_ever=("follow",))
 class SimulatedInProcess(InProcess):
     process: Process
+
+    @property
+    def run_check(self) -> Duration:
+        return "1d"  # months must pass quickly
 
 
 def simulated_verbs(verbs: InProcess, process: Process) -> NodeVerbs:

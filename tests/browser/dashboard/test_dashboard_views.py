@@ -215,6 +215,28 @@ def test_a_group_is_moved_and_forgotten(shop: str, dashboard: Opener) -> None:
     page.toast("mailer was forgotten.")
 
 
+def test_a_topic_is_purged_and_deleted_by_whoever_types_its_name(shop: str, dashboard: Opener) -> None:
+    for n in range(3):
+        sent(shop, "Bus.Publish", {"topic": "scrap", "payload": n})
+    page = dashboard(shop, "topics/scrap")
+    page.see("3 events stored in 1 partition.")
+    page.button("Purge…").click()
+    page.page.get_by_label("Type its name").fill("scrp")
+    page.button("Purge it").click()
+    page.toast("Nothing was done: the name is scrap.")
+    page.button("Purge…").click()
+    page.page.get_by_label("Type its name").fill("scrap")
+    page.button("Purge it").click()
+    page.toast("3 events were removed.")
+    page.see("0 events stored in 1 partition.")
+    page.button("Delete…").click()
+    page.page.get_by_label("Type its name").fill("scrap")
+    page.button("Delete it").click()
+    page.toast("scrap was deleted.")
+    page.row("Topics", "orders").wait_for()
+    expect(page.row("Topics", "scrap")).to_have_count(0)
+
+
 def test_dead_letters_say_why_and_are_sent_again(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop, "deadletters")
     page.row("Topics with dead letters", "payments").click()

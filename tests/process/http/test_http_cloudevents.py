@@ -14,6 +14,7 @@ from mainspring.bus import NewEvent
 from mainspring.errors import MainspringError
 from mainspring.log import StoredEvent
 from mainspring.server.http.documents import cloudevents
+from tests.support.http_site import Site
 
 REQUIRED = {"specversion": "1.0", "id": "a-1", "source": "/shop", "type": "order.placed"}
 
@@ -221,3 +222,9 @@ def test_a_header_given_twice_or_not_utf8_is_refused():
     refused(cloudevents.from_binary, [*headers, ("ce-subject", "%FF")], None, b"1")
     refused(cloudevents.from_binary, [*headers, ("ce-with-dash", "x")], None, b"1")
     refused(cloudevents.from_binary, headers, "application/json", b"not json")
+
+
+async def test_an_empty_batch_is_published_as_nothing(site: Site) -> None:
+    headers = {"Content-Type": "application/cloudevents-batch+json"}
+    answer = await site.request("POST", "/topics/t/events", data=b"[]", headers=headers)
+    assert (answer.status, answer.json["count"]) == (201, 0)

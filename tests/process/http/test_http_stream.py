@@ -83,6 +83,23 @@ def payloads(events: list[dict[str, Any]]) -> list[Any]:
     return [event["payload"] for event in events]
 
 
+async def test_a_topic_that_is_not_there_yet_is_waited_for(each_engine: Site) -> None:
+    """A browser's EventSource stops for ever at an error: a page may be open before the first event."""
+    site = each_engine
+    async with follow(site, "/topics/later/stream") as source:
+        assert (await source.message()).retry
+        await site.publish("other", "no")
+        await site.publish("later", "first")
+        await site.publish("later", "second")
+        assert payloads(await source.events(2)) == ["first", "second"]
+        last = source.last_id
+    await site.publish("later", "third")
+    async with follow(site, "/topics/later/stream", **{"Last-Event-ID": last}) as source:
+        assert payloads(await source.events(1)) == ["third"]
+    refused = await site.request("GET", "/topics/not%20a%20name/stream")
+    assert refused.status == 400
+
+
 async def test_latest_shows_only_what_comes_after(each_engine: Site) -> None:
     site = each_engine
     await site.publish("t", "old")

@@ -129,7 +129,7 @@ async def test_a_name_the_bus_does_not_allow_is_refused(site: Site, name: str) -
     assert refused.problem["remedy"]
 
 
-@pytest.mark.parametrize("path", ["", "/offsets", "/events", "/events/0/1", "/stream"])
+@pytest.mark.parametrize("path", ["", "/offsets", "/events", "/events/0/1"])
 async def test_an_unknown_topic_is_404(site: Site, path: str) -> None:
     missing = await site.get(f"/topics/nobody{path}")
     assert (missing.status, missing.problem["code"]) == (404, "unknown_topic")

@@ -29,7 +29,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         log = Log(SqliteEngine(log_file(tmp_path / "data")))
         await log.open()
         await log.commit(Batch([Append("orders", n % 2, f"id-{n}", n, b'{"n":%d}' % n) for n in range(10)]))
-        await log.commit(Batch([Put("groups", "g", b"{}"), Remove("orders", 0, below=3)]))
+        await log.commit(Batch([Put("memory", "/g", b"{}"), Remove("orders", 0, below=3)]))
         await log.close()
 
     asyncio.run(fill())
@@ -69,11 +69,11 @@ def test_stats_for_people_and_programs(data: Path) -> None:
     result = run("stats", "--data", data)
     assert result.exit_code == DONE
     assert "orders" in result.stdout
-    assert "groups" in result.stdout
+    assert "memory" in result.stdout
     found = json.loads(run("stats", "--data", data, "--json").stdout)
     assert found["topics"][0]["events"] == 8
     assert found["topics"][0]["partitions"][0] == {"partition": 0, "head": 3, "tail": 5, "events": 3, "bytes": 33}
-    assert found["spaces"] == [{"space": "groups", "records": 1, "bytes": 3, "damaged": 0}]
+    assert found["spaces"] == [{"space": "memory", "records": 1, "bytes": 4, "damaged": 0}]
     assert found["file_bytes"] > 0
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
+from mainspring import Fail
 from mainspring.client import connect
 from mainspring.telemetry import tracing
 from mainspring.testing import simulate
@@ -152,9 +153,23 @@ async def test_the_client_and_the_node_make_one_trace(
     monkeypatch.setattr(trace, "get_tracer_provider", lambda: _Recording(tracing.recorder))
     async with connect(running.address.replace("http", "ws")) as bus:
         await bus.publish("orders", {"cents": 5})
+        await bus.publish_many("notes", [1, 2])
+        await bus.query("Syscall.Ping", {"payload": 1})
+        with pytest.raises(Fail):
+            await bus.command("Order.Place", {"cents": -1})
     await _until(lambda: any(span.name == "process orders" for span in spans.all()))
     assert spans.parent_of("append orders") == "publish orders"
     assert spans.parent_of("process orders") == "publish orders"
+    _, text = await running.get("/topics/notes/events/0/2")
+    (batch,) = [span for span in spans.all() if span.name == "publish notes"]
+    assert f"-{batch.context.trace_id:032x}-" in json.loads(text)["headers"]["traceparent"]
+    for name in ("query Syscall.Ping", "command Order.Place"):
+        asked, handled = sorted((each for each in spans.all() if each.name == name), key=lambda each: each.kind.name)
+        assert (asked.kind.name, handled.kind.name) == ("CLIENT", "SERVER")
+        assert handled.parent is not None
+        assert handled.parent.span_id == asked.context.span_id
+    assert asked.attributes["error.type"] == "Fail"
+    assert handled.attributes["error.type"] == "Order.Place"
 
 
 class _Recording:
@@ -175,6 +190,11 @@ async def test_a_node_that_records_nothing_passes_traces_on(running: Running) ->
     for place in ("orders", "notes"):
         _, text = await running.get(f"/topics/{place}/events/0/1")
         assert json.loads(text)["headers"]["traceparent"] == REMOTE
+    await running.command(
+        "Order.Place", {"cents": 5}, headers={"traceparent": REMOTE, "tracestate": "vendor=1,other=2"}
+    )
+    _, text = await running.get("/topics/orders/events/0/2")
+    assert json.loads(text)["headers"]["tracestate"] == "vendor=1,other=2"
     _, text = await running.get("/topics/notes/events/0/2")
     assert "traceparent" not in json.loads(text).get("headers", {})
 

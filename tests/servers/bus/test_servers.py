@@ -159,3 +159,31 @@ async def test_a_stopped_node_cannot_acknowledge_what_was_taken_over(place: Site
             await sleeper.ack(frame)
         await until(lambda: _committed(http, b, 6), "the commit")
         await until(lambda: _committed(http, a, 6), "the same commit on the node that slept")
+
+
+async def test_a_topic_that_one_node_deletes_is_gone_on_all(place: Site) -> None:
+    a, b = place.node("a"), place.node("b")
+    async with aiohttp.ClientSession() as http:
+        writer = await connect(http, a)
+        await writer.publish(list(range(20)))
+        at = [f"http://127.0.0.1:{node.process.port}" for node in (a, b)]
+
+        async def names(url: str) -> set[str]:
+            async with http.get(f"{url}/topics") as answer:
+                return {each["topic"] for each in (await answer.json())["topics"]}
+
+        async def known() -> bool:
+            return "t" in await names(at[1])
+
+        async def gone() -> bool:
+            return not any(["t" in await names(url) for url in at])
+
+        await until(known, "the topic on the other node")
+        async with http.post(f"{at[1]}/topics/t/purge") as answer:
+            assert await answer.json() == {"topic": "t", "removed": 20}
+        async with http.delete(f"{at[1]}/topics/t") as answer:
+            assert answer.status == 204
+        await until(gone, "a topic that is gone")
+        async with http.post(f"{at[0]}/topics/t/events", json={"payload": 1}) as answer:
+            assert (await answer.json())["offset"] == 21
+        await until(known, "the topic made anew")

@@ -105,7 +105,7 @@ def test_a_stream_is_looked_for_and_not_made() -> None:
     assert "run `mainspring engine init`" in mainspring("engine", "check", url, code=4).stdout
     assert streams(server) == before
     assert f"created the stream MAINSPRING_{name}" in mainspring("engine", "init", url).stdout
-    assert streams(server) - before == {f"MAINSPRING_{name}"}
+    assert streams(server) - before == {f"MAINSPRING_{name}", f"OBJ_MAINSPRING_{name}"}
     assert "there already" in mainspring("engine", "init", url).stdout
     found = checked(url, code=3)
     assert (found["log"], found["format"], found["replicas"], found["loss_window_s"]) == (True, 1, 1, 120)

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes import SERVERS, Site, eventually, site
+from tests.support.processes import Site, eventually, site
 from tests.support.serving import clean_environment
 
 
-@pytest.fixture(params=sorted(SERVERS))
+@pytest.fixture(params=["mongo", "nats"])  # for PostgreSQL see tests/servers/postgres, which is quicker
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Site]:
     with site(tmp_path, request.param) as found:
         yield found

@@ -44,7 +44,7 @@ def ask(node: ServedNode, kind: str, type: str, data: Any) -> Any:
     return answer["data"]
 
 
-@pytest.mark.parametrize("kind", ["sqlite", *sorted(SERVERS)])
+@pytest.mark.parametrize("kind", ["sqlite", "mongo", "nats"])  # the version before had no other engines
 def test_a_log_of_the_version_before_goes_on_where_it_was(kind: str, tmp_path: Path) -> None:
     with ExitStack() as ends:
         server = ends.enter_context(SERVERS[kind](tmp_path)) if kind in SERVERS else None

@@ -242,8 +242,10 @@ async def test_two_engines_in_one_directory_are_refused(server: NatsServer, name
 
 
 async def _delete_stream(server: NatsServer, name: str) -> None:
+    """With all that would tell a newcomer that there was a log."""
     client = await nats.connect(server.host)
     await client.jetstream().delete_stream(f"MAINSPRING_{name}")
+    await client.jetstream().delete_object_store(f"MAINSPRING_{name}")
     await client.close()
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from pathlib import Path
 
 import pytest
 
 from mainspring.log import Batch, FormatError, Put
-from mainspring.log.engines.nats import snapshots
+from mainspring.log.engines.nats import encoding, snapshots
+from mainspring.log.engines.nats.connection import LinkLost, ServerLink
 from mainspring.log.engines.nats.snapshots import TrimmingRules
 from tests.support.fixtures.nats import Node, OpenNode, everything, found, until, until_equal
 from tests.support.nats_server import NatsServer
@@ -124,3 +128,58 @@ async def test_the_snapshot_is_there_before_anything_is_dropped(server: NatsServ
     there = await snapshots.stored(one.engine.link, one.engine.address)
     assert there is not None
     assert there.seq >= (await found(one)).first - 1
+
+
+async def test_a_node_that_takes_long_for_its_snapshot_renews_its_claim(
+    server: NatsServer, name: str, node: OpenNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the next node would begin the same work when the first claim lapses, and then the next."""
+    rules = TrimmingRules(grown_bytes=20_000, keep_ms=0, claim_ms=600)
+    made = snapshots.copy
+    may_go_on = threading.Event()
+    begun: list[Path] = []
+
+    def slow(replica: Path, target: Path) -> encoding.Snapshot:
+        begun.append(replica)
+        may_go_on.wait(30)
+        return made(replica, target)
+
+    monkeypatch.setattr(snapshots, "copy", slow)
+    nodes = [await node(server.url(name), which, rules) for which in "ab"]
+    try:
+        async with asyncio.timeout(30):
+            while not begun:
+                await move_positions(nodes[0], 20)
+            start = nodes[0].engine.replica.state.ts
+            while nodes[1].engine.replica.state.ts < start + 4 * rules.claim_ms:
+                await asyncio.gather(*(move_positions(one, 5) for one in nodes))
+        assert len(begun) == 1
+    finally:
+        may_go_on.set()
+    await until(lambda: all(one.engine.replica.state.snapshot is not None for one in nodes))
+
+
+async def test_a_download_goes_on_where_it_was_when_the_link_was_lost(
+    server: NatsServer, name: str, node: OpenNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = await node(server.url(name), "a", SMALL)
+    for n in range(5):
+        await one.log.commit(Batch([Put("s", f"k{n}", os.urandom(200_000))]))
+    await until_shortened(one)
+    pieces: list[int] = []
+    download = snapshots.Download(one.engine.address, tmp_path / "fetched")
+    fetch = download._piece
+
+    async def breaking(link: ServerLink) -> bytes:
+        if len(pieces) == 1:
+            pieces.append(0)
+            raise LinkLost
+        piece = await fetch(link)
+        pieces.append(len(piece))
+        return piece
+
+    monkeypatch.setattr(download, "_piece", breaking)
+    with pytest.raises(LinkLost):
+        await download.go_on(one.engine.link)
+    assert await download.go_on(one.engine.link)
+    assert sum(pieces) == download.bytes == (tmp_path / "fetched").stat().st_size

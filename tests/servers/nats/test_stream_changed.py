@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mainspring.log import LogUnavailable, inspect_log
+from mainspring.log import EngineSetup, LogMissing, LogUnavailable, inspect_log
+from mainspring.log.engines.nats import FACTORY
 from tests.support.fixtures.nats import Node, OpenNode, everything, until, until_equal
 from tests.support.nats_server import NatsServer
 
@@ -65,3 +67,28 @@ async def test_a_deleted_stream_is_said_and_nothing_is_acknowledged(
     assert not told.durable
     assert "gone from the server" in told.statement
     assert await one.ids() == ["x"]
+
+
+async def test_nothing_begins_an_empty_log_where_one_was_deleted(
+    server: NatsServer, name: str, node: OpenNode, tmp_path: Path
+) -> None:
+    """A node without a replica cannot know it from its own files: the store of snapshots is left, and tells."""
+    one = await node(server.url(name, patience=1), "a")
+    await one.publish("x")
+    await api(one, "STREAM.DELETE")
+    setup = EngineSetup(tmp_path / "new")
+    with pytest.raises(LogMissing, match="was deleted") as refused:
+        await node(server.url(name, patience=1), "new")
+    assert "--begin-anew" in refused.value.remedy
+    with pytest.raises(LogMissing):
+        await FACTORY.init(server.url(name, patience=1), setup)
+    found = await FACTORY.inspect(server.url(name, patience=1), setup)
+    assert (found.log, found.gone) == (False, True)
+    await one.log.close()
+    anew = EngineSetup(tmp_path / "new", begin_anew=True)
+    assert await FACTORY.init(server.url(name, patience=1), anew) == [f"created the stream MAINSPRING_{name}"]
+    two = await node(server.url(name, patience=1), "new")
+    assert await two.ids() == []
+    await two.publish("y")
+    assert await FACTORY.init(server.url(name, patience=1), anew) == []  # nothing happens to a log that is there
+    assert await two.ids() == ["y"]

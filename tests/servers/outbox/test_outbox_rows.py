@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
+import asyncpg
 import msgspec
 import psycopg
 import pytest
@@ -17,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from mainspring.client.errors import BadArgument, EventTooLarge, NotEncodable
 from mainspring.loop import VirtualClock
-from mainspring.outbox import NoTransaction, Outbox
+from mainspring.outbox import Inbox, NoTransaction, Outbox
 from tests.support.outbox import FakeNode, Shop, drainer, sqlite_shop
 
 
@@ -137,8 +141,6 @@ def test_what_is_no_connection_is_refused_with_what_to_give_instead(tmp_path: Pa
         with pytest.raises(BadArgument) as told:
             Outbox().add(wrong, "orders", 1)
         assert told.value.remedy
-    with pytest.raises(BadArgument, match="async"):
-        Outbox().add(psycopg.AsyncConnection.__new__(psycopg.AsyncConnection), "orders", 1)
 
 
 def test_payloads_arrive_as_they_were_added(shop: Shop) -> None:
@@ -168,14 +170,77 @@ def test_rows_survive_as_plain_json_that_anybody_can_read(shop: Shop) -> None:
     assert headers is None
 
 
-async def test_an_async_session_takes_rows_through_run_sync(new_database: Callable[[], str]) -> None:
+async def test_async_connections_take_rows(new_database: Callable[[], str], tmp_path: Path) -> None:
     shop = Shop("postgresql", new_database())
-    engine = create_async_engine(shop.url.replace("postgresql:", "postgresql+psycopg:"))
-    async with AsyncSession(engine) as session:
-        with pytest.raises(BadArgument) as told:
-            Outbox().add(session, "orders", 1)
-        assert "run_sync" in told.value.remedy
-        await session.run_sync(lambda session: Outbox().add(session, "orders", "async"))
-        await session.commit()
-    await engine.dispose()
-    assert [event.payload for event in sent(shop)] == ["async"]
+    outbox = Outbox()
+    async with await psycopg.AsyncConnection.connect(shop.url) as connection:
+        await outbox.create(connection)
+        await outbox.add(connection, "orders", "psycopg")
+    plain = await asyncpg.connect(shop.url)
+    with pytest.raises(NoTransaction):
+        await outbox.add(plain, "orders", 1)
+    async with plain.transaction():
+        await outbox.add(plain, "orders", "asyncpg")
+    await plain.close()
+    for driver in ("psycopg", "asyncpg"):
+        engine = create_async_engine(shop.url.replace("postgresql:", f"postgresql+{driver}:"))
+        async with AsyncSession(engine) as session, session.begin():
+            await outbox.add(session, "orders", f"session {driver}")
+        await engine.dispose()
+    assert [event.payload for event in sent(shop)] == ["psycopg", "asyncpg", "session psycopg", "session asyncpg"]
+    small = sqlite_shop(tmp_path)
+    async with aiosqlite.connect(small.url.removeprefix("sqlite:///")) as connection:
+        await outbox.add(connection, "orders", "aiosqlite")
+        await connection.commit()
+    assert [event.payload for event in sent(small)] == ["aiosqlite"]
+
+
+async def test_async_connections_mark_the_inbox(new_database: Callable[[], str]) -> None:
+    url, inbox = new_database(), Inbox("billing")
+    plain = await asyncpg.connect(url)
+    async with plain.transaction():
+        await inbox.create(plain)
+        assert await inbox.first_time(plain, "e-1") is True
+        assert await inbox.first_time(plain, "e-1") is False
+    await plain.close()
+    async with await psycopg.AsyncConnection.connect(url) as connection:
+        assert await inbox.first_time(connection, "e-1") is False
+        assert await inbox.first_time(connection, "e-2") is True
+        assert await inbox.clean(connection, 0) >= 0
+
+
+def test_a_django_connection_takes_rows(new_database: Callable[[], str]) -> None:
+    """In a process of its own: Django's settings are one for a process."""
+    shop = Shop("postgresql", new_database())
+    done = subprocess.run([sys.executable, "-c", _DJANGO, shop.url], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert [event.payload for event in sent(shop)] == ["django"]
+
+
+_DJANGO = """
+import sys
+from urllib.parse import urlsplit
+import django
+from django.conf import settings
+url = urlsplit(sys.argv[1])
+settings.configure(DATABASES={"default": {"ENGINE": "django.db.backends.postgresql", "NAME": url.path[1:],
+    "USER": url.username, "HOST": url.hostname, "PORT": url.port}})
+django.setup()
+from django.db import connection, transaction
+from mainspring.outbox import NoTransaction, Outbox
+outbox = Outbox()
+try:
+    outbox.add(connection, "orders", 1)
+    sys.exit("took a row without a transaction")
+except NoTransaction:
+    pass
+with transaction.atomic():
+    outbox.create(connection)
+    outbox.add(connection, "orders", "django")
+try:
+    with transaction.atomic():
+        outbox.add(connection, "orders", "rolled back")
+        raise KeyError
+except KeyError:
+    pass
+"""

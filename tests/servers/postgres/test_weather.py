@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import aiohttp
 import pytest
 
 from mainspring.errors import SettingError
@@ -23,9 +24,11 @@ from mainspring.log import (
 )
 from mainspring.log.engines.postgres import PostgresEngine
 from mainspring.log.engines.postgres.connection import describe, parse_address
+from mainspring.node import BootFailure
+from mainspring.testing import serving
 from tests.servers.postgres.conftest import OpenEngine
 from tests.support.client_node import eventually
-from tests.support.postgres import running_postgres, shared_postgres
+from tests.support.postgres import running_pgbouncer, running_postgres, shared_postgres
 from tests.support.proxy import Proxy
 
 
@@ -265,6 +268,42 @@ async def test_what_an_acknowledgement_means_is_asked_of_the_server(open_engine:
     assert not describe(sound | {"pages": "off"}).durable
     assert "written to disk" in describe(sound | {"standbys": "ANY 1 (a, b)"}).statement
     assert "without being waited for" in describe(sound | {"connected": 2}).statement
+
+
+async def test_a_pooler_in_transaction_mode_is_recognised_and_works(address: str, open_engine: OpenEngine) -> None:
+    server = shared_postgres()
+    with running_pgbouncer(server) as port:
+        at = f"{address.replace(f':{server.port}/', f':{port}/')}&poll_ms=20"
+        engines = [await open_engine(at=at), await open_engine(at=at), await open_engine()]
+        reported: list[int] = []
+        engines[1].watch(lambda change: reported.extend(each.last for each in change.appended))
+
+        async def load(engine: PostgresEngine, letter: str) -> None:
+            for n in range(10):
+                assert isinstance(await commit(engine, f"{letter}{n}"), Receipt)
+                assert await engine.get("s", f"{letter}{n}") is not None
+
+        await asyncio.gather(*(load(engine, letter) for engine, letter in zip(engines, "abc", strict=True)))
+
+        async def all_reported() -> bool:
+            return reported == list(range(1, 31))
+
+        await eventually(all_reported)
+        for engine in engines:
+            assert len(await ids(engine)) == 30
+            await engine.close()
+
+
+async def test_a_node_that_must_be_durable_does_not_start_on_a_server_that_is_not(address: str) -> None:
+    with pytest.raises(BootFailure, match="fsync=off"):
+        async with serving(engine=address, require_durable=True):
+            pass
+    async with (
+        serving(engine=address) as served,
+        aiohttp.ClientSession() as http,
+        http.get(f"{served.http}/nodes") as answer,
+    ):
+        assert "fsync=off" in await answer.text()
 
 
 def test_addresses() -> None:

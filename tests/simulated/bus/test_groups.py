@@ -432,3 +432,47 @@ async def test_an_event_that_expired_goes_to_no_member_of_any_node(town: Town) -
             peer.ack("t", "g", frame["offset"])
     await settle(0.2)
     assert [await node.committed("t", "g") for node in town.nodes] == [6, 6]
+
+
+@in_town(ack_timeout_ms=1_000)
+async def test_a_node_that_does_not_know_whether_its_lease_is_its_own_delivers_nothing(town: Town) -> None:
+    """It was stopped, or cut off, for longer than its lease: what it holds may be someone else's by now."""
+    first, second = town.nodes
+    one, two = first.connect(), second.connect()
+    await one.subscribe("t", "g", BEGINNING, max_inflight=5)
+    await publish(first, 1)
+    await settle(0.1)
+    assert payloads(one) == [1]
+    first.engine.cut_off = True
+    await settle((LEASE_MS + 500) / 1_000)
+    before = len(payloads(one))
+    await two.subscribe("t", "g", BEGINNING, max_inflight=5)
+    await settle(3 * LEASE_MS / 1_000)
+    assert payloads(two)[:1] == [1]  # the other node has taken it over
+    assert len(payloads(one)) == before
+    for frame in await two.messages():
+        two.ack("t", "g", frame["offset"])
+    first.engine.join_again()
+    await settle(2 * LEASE_MS / 1_000)
+    assert len(payloads(one)) == before
+    await publish(first, 1, first=2)
+    await settle(1)
+    assert 2 in payloads(one) + payloads(two)
+
+
+@in_town(ack_timeout_ms=1_000)
+async def test_a_node_whose_server_was_away_goes_on_with_what_it_holds(town: Town) -> None:
+    """No node could take its lease away meanwhile: it delivers again once its lease is certain."""
+    first, second = town.nodes
+    one = first.connect()
+    await one.subscribe("t", "g", BEGINNING, max_inflight=5)
+    await publish(first, 1)
+    await settle(0.1)
+    for node in (first, second):
+        node.engine.cut_off = True
+    await settle(2 * LEASE_MS / 1_000)
+    before = len(payloads(one))
+    for node in (first, second):
+        node.engine.join_again()
+    await settle(2)
+    assert len(payloads(one)) > before

@@ -430,6 +430,13 @@ async def test_b28_a_payload_hash_is_verified_when_given(world: World) -> None:
     frame = {"type": "PUBLISH", "topic": "t", "payload": {"b": 2}, "payload_sha256": digest}
     assert (await peer.ask(frame))["code"] == "bad_frame"
     assert (await peer.publish("t", 1))["offset"] == 2
+    batch = {"type": "PUBLISH_BATCH", "topic": "t", "events": [{"payload": payload, "payload_sha256": digest}]}
+    assert (await peer.ask(batch))["offsets"] == [[0, 3]]
+    assert (await peer.publish("t", payload, payload_sha256=digest, headers={"h": "1"}))["offset"] == 4
+    await peer.subscribe("t", "g")
+    got = [message["envelope"] for message in await peer.messages()]
+    assert [event.get("payload_sha256") for event in got] == [digest, None, digest, digest]
+    assert [event.get("headers") for event in got] == [None, None, None, {"h": "1"}]
 
 
 @in_virtual_time

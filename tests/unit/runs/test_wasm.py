@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
+import re
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -396,7 +398,7 @@ def test_a_module_that_does_not_fit_is_refused_with_the_reason(source: bytes, sa
         load_wasm(World().runtime, source)
 
 
-def test_modules_without_the_exports_or_with_imports_are_refused() -> None:
+def test_modules_without_the_exports_are_refused() -> None:
     custom = '(@custom "__voyd_effect_table" "\\02\\00\\00\\00\\00\\00\\00\\00")' + (
         '(@custom "voyd.export_abi" "{\\22version\\22:2,\\22hostAbi\\22:2,\\22dtoSchemaAbi\\22:1,'
         '\\22transport\\22:{\\22id\\22:\\22voyd.std.msgpack\\22,\\22version\\22:1},\\22exports\\22:[]}")'
@@ -408,12 +410,89 @@ def test_modules_without_the_exports_or_with_imports_are_refused() -> None:
         f'(func (export "{name}"))'
         for name in ("init_effects", "effect_status", "effect_len", "effect_cont", "resume_effectful")
     )
-    with pytest.raises(GuestRefused, match=r"env\.thing"):
-        load_wasm(world.runtime, f'(module (import "env" "thing" (func)) {exports} {custom})'.encode())
     with pytest.raises(GuestRefused, match="memory"):
         load_wasm(world.runtime, f"(module {exports} {custom})".encode())
     with pytest.raises(GuestRefused, match="init_effects"):
         load_wasm(world.runtime, f'(module (memory (export "memory") 1) {exports} {custom})'.encode())
+
+
+def small_module(exports: list[dict[str, Any]], functions: str) -> bytes:
+    """A module with no operation, these exports, and the functions that the protocol wants."""
+    abi = {"version": 2, "hostAbi": 2, "dtoSchemaAbi": 1, "exports": exports}
+    text = json.dumps({**abi, "transport": {"id": "voyd.std.msgpack", "version": 1}}).replace('"', "\\22")
+    required = """
+        (memory (export "memory") 8)
+        (func (export "init_effects") (param i32))
+        (func (export "effect_status") (param i32) (result i32) (i32.const 0))
+        (func (export "effect_len") (param i32) (result i32) (i32.const 0))
+        (func (export "effect_cont") (param i32) (result i32) (i32.const 0))
+        (func (export "resume_effectful") (param i32) (result i32) (i32.const 0))
+    """
+    custom = f'(@custom "__voyd_effect_table" "\\02\\00\\00\\00\\00\\00\\00\\00")(@custom "voyd.export_abi" "{text}")'
+    return f"(module {functions} {required} {custom})".encode()
+
+
+TASKS = '(import "voyd.task" "spawn" (func $spawn (param i32) (result i32)))'
+EXPORTS = [
+    {"name": "add", "abi": "direct", "params": ["i32", "i64"], "result": "i64"},
+    {"name": "half", "abi": "direct", "params": ["f64"], "result": "f64"},
+    {"name": "odd", "abi": "direct", "params": ["i32"], "result": "bool"},
+    {"name": "nothing", "abi": "direct"},
+    {"name": "start", "abi": "direct", "params": ["i32"], "result": "i32"},
+    {"name": "greet", "params": ["string"], "result": "string"},
+]
+FUNCTIONS = f"""{TASKS}
+    (func (export "add") (param i32 i64) (result i64) (i64.add (i64.extend_i32_s (local.get 0)) (local.get 1)))
+    (func (export "half") (param f64) (result f64) (f64.div (local.get 0) (f64.const 2)))
+    (func (export "odd") (param i32) (result i32) (i32.and (local.get 0) (i32.const 1)))
+    (func (export "nothing"))
+    (func (export "start") (param i32) (result i32) (call $spawn (local.get 0)))
+    (func (export "greet"))
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "value"),
+    [("add", (2, 2**40), 2**40 + 2), ("half", (3.0,), 1.5), ("odd", (7,), True), ("nothing", (), None)],
+)
+def test_a_pure_export_of_numbers_runs_in_one_step(name: str, args: tuple[Any, ...], value: Any) -> None:
+    world = World()
+    guest = load_wasm(world.runtime, small_module(EXPORTS, FUNCTIONS))
+    run = world.runtime.start(guest.entry(name), *args)
+    world.runtime.run_until_idle()
+    assert run.outcome_now() == Value(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "says"),
+    [
+        ("start", (1,), r"called voyd\.task::spawn, which this host does not provide"),
+        ("greet", ("ada",), "greet is a pure export whose values are serialized"),
+        ("add", ("1", 2), "argument 0 should be i32"),
+        ("missing", (), "missing export missing: the module has add, half"),
+    ],
+)
+def test_what_a_host_does_not_provide_fails_the_run_that_needs_it(name: str, args: tuple[Any, ...], says: str) -> None:
+    """A module that imports tasks loads; only what uses them fails, by name."""
+    world = World()
+    guest = load_wasm(world.runtime, small_module(EXPORTS, FUNCTIONS))
+    run = world.runtime.start(guest.entry(name), *args)
+    world.runtime.run_until_idle()
+    outcome = run.outcome_now()
+    assert isinstance(outcome, Failed)
+    assert re.search(says, str(outcome.error))
+
+
+def test_operations_are_handled_by_their_names_too() -> None:
+    stage = Stage()
+    stage.guest.handle_named("test::Async::await", lambda effect, ctx: resume(1))
+    stage.guest.handle_named("Log::log", lambda effect, ctx: tail())
+    run = stage.runtime.start(stage.guest.entry("main"), 3)
+    stage.runtime.run_until_idle()
+    assert run.outcome_now() == Value(3)
+    with pytest.raises(GuestRefused, match="no operation Log::read") as refused:
+        stage.guest.handle_named("Log::read", lambda effect, ctx: tail())
+    assert "test::Async::await" in refused.value.remedy
 
 
 async def test_a_durable_guest_goes_on_after_a_restart() -> None:
@@ -535,6 +614,28 @@ def test_recursive_types_and_their_depth() -> None:
         deep = {"next": deep}
     with pytest.raises(GuestProtocolError, match="deep"):
         tree.to_wire(deep)
+
+
+def test_recursive_types_are_named_by_their_aliases() -> None:
+    """As the compiler writes `type Tree = Leaf | Branch`, with `Branch { children: Array<Tree> }`."""
+    children = {"kind": "array", "typeId": 40, "element": {"kind": "ref", "typeId": 11751}}
+    source = {
+        "kind": "union",
+        "typeId": 7,
+        "aliases": [11751, "Tree"],
+        "fingerprint": "f" * 64,
+        "variants": [
+            {"name": "Leaf", "fields": [{"name": "value", "type": "i32"}]},
+            {"name": "Branch", "fields": [{"name": "children", "type": children}]},
+        ],
+    }
+    reader = SchemaReader()
+    tree = reader.read(source)
+    assert tree.fingerprint == "f" * 64
+    assert reader.read({"kind": "ref", "typeId": 11751}).fingerprint == "f" * 64
+    value = {"$variant": "Branch", "children": [{"$variant": "Leaf", "value": 1}]}
+    assert tree.from_wire(tree.to_wire(value)) == value
+    assert reader.read({"kind": "ref", "typeId": 40}).to_wire([]) == []
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ rest of its work does; what came from outside counts in any case.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable
 from operator import attrgetter
@@ -22,9 +23,12 @@ from mainspring.beats.errors import InvalidRegistration, RegistrationConflict
 from mainspring.beats.matching.index import QueryIndex, fits
 from mainspring.beats.matching.path import MANY, ONE, Segments, query_segments, query_text, specificity
 
+logger: logging.Logger = logging.getLogger("mainspring.beats")
+
 Enzyme = Callable[..., Any]  # (signal, target, stage) -> int | None, or an awaitable of it
 
 MATCHES: Final = ("exact", "prefix")
+FLAGS: Final = ("emits", "idempotent", "stateful")  # what a program says about an enzyme, for those who read it
 _UNUSABLE: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -40,11 +44,19 @@ class Registration(msgspec.Struct, frozen=True, eq=False):
     index: int
     segments: Segments
     specificity: int
+    flags: tuple[str, ...] = ()
 
     @property
-    def rules(self) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    def rules(self) -> tuple[str, tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         """What a second registration of the same name and query must repeat."""
-        return self.match, self.before, self.after
+        return self.match, self.before, self.after, self.flags
+
+    def is_same_function(self, other: Enzyme) -> bool:
+        """Whether it is this function, or the same lines of the program made once more, as at a second start."""
+        if other is self.function or other == self.function:
+            return True
+        own, code = getattr(self.function, "__code__", None), getattr(other, "__code__", None)
+        return own is not None and own == code
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -88,6 +100,13 @@ def _checked_names(names: object, side: str) -> tuple[str, ...]:
     return tuple(sorted({checked_name(name) for name in names}))
 
 
+def _checked_flags(flags: Iterable[str]) -> tuple[str, ...]:
+    chosen = tuple(sorted({flags} if isinstance(flags, str) else set(flags)))
+    if wrong := [flag for flag in chosen if flag not in FLAGS]:
+        raise InvalidRegistration(f"an enzyme has no flag {wrong[0]!r}", remedy=f"there are {', '.join(FLAGS)}")
+    return chosen
+
+
 class Registry:
     """The registrations in force. The heartbeat changes it between beats only."""
 
@@ -99,7 +118,14 @@ class Registry:
         self.version: int = 0
 
     def make(
-        self, name: str, query: str, function: Enzyme, match: str, before: Iterable[str], after: Iterable[str]
+        self,
+        name: str,
+        query: str,
+        function: Enzyme,
+        match: str,
+        before: Iterable[str],
+        after: Iterable[str],
+        flags: Iterable[str] = (),
     ) -> Registration:
         """A checked registration that is not in force yet."""
         segments = query_segments(query)
@@ -118,6 +144,7 @@ class Registry:
             index=-1,
             segments=segments,
             specificity=specificity(segments),
+            flags=_checked_flags(flags),
         )
 
     def get(self, name: str, query: str) -> Registration | None:
@@ -199,3 +226,18 @@ def refuse_conflict(registry: Registry, pending: Iterable[object], new: Registra
             known = known or (asked if (asked.name, asked.query) == (new.name, new.query) else None)
     if known is not None:
         refuse_contradiction(known, new)
+        if not known.is_same_function(new.function):
+            logger.warning(
+                "enzyme %r is registered under %s by two functions: %s is called, %s is not",
+                new.name,
+                new.query,
+                _where(known.function),
+                _where(new.function),
+            )
+
+
+def _where(function: Enzyme) -> str:
+    """The name of a function and where it is in the program."""
+    code = getattr(function, "__code__", None)
+    name = getattr(function, "__qualname__", repr(function))
+    return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"

@@ -183,6 +183,10 @@ class Delivery:
         group = position.group
         self._audit.note("ack", group.topic, position.partition, offset, count, group.name)
 
+    def write_audit(self) -> None:
+        """Something is about to be committed: what was noted can be part of that."""
+        self._audit.flush()
+
     def inflight(self, change: int) -> None:
         self._counters.inflight += change
 

@@ -238,9 +238,7 @@ class GroupRegistry:
     async def delete(self, topic: str, name: str) -> None:
         """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
         group = self.get(topic, name)
-        members = self._supply.member_count(group)
-        if members:
-            raise Conflict(f"group {name!r} of {topic!r} has {members} members", remedy="stop its consumers first")
+        self._check_unused(group)
         await _or_unavailable("deleted", self._supply.delete(group))
         await _or_unavailable("deleted", self._forget_owner(topic, name))
 
@@ -264,6 +262,18 @@ class GroupRegistry:
                 with suppress(Conflict, UnknownGroup):  # somebody has joined, or deleted it
                     await self.delete(*place)
                     self._audit.did("deleted", None, place[1], topic=place[0], reason="nobody used the group")
+
+    def check_unused(self, topic: Topic) -> None:
+        """Raise Conflict while a group of the topic has members."""
+        for group in topic.groups.values():
+            self._check_unused(group)
+
+    def _check_unused(self, group: Group) -> None:
+        members = self._supply.member_count(group)
+        if members:
+            raise Conflict(
+                f"group {group.name!r} of {group.topic.name!r} has {members} members", remedy="stop its consumers first"
+            )
 
     # -- looking at groups
 

@@ -22,13 +22,23 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import lru_cache
 from itertools import repeat
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from mainspring.bus.access.access import Access, Caller, VerifiedHeaders, Who, verified_headers
 from mainspring.bus.errors import BadFrame, Forbidden, RateLimited, TooLarge, Unavailable, bad_text
-from mainspring.bus.protocol import EXPIRES, OF_AGENT, REPLIES, REPLY_FOR, REPLY_TO, OfferedEvent
+from mainspring.bus.protocol import (
+    EXPIRES,
+    OF_AGENT,
+    PAYLOAD_SHA256,
+    REPLIES,
+    REPLY_FOR,
+    REPLY_TO,
+    BatchEvent,
+    OfferedEvent,
+    PublishFrame,
+)
 from mainspring.bus.publishing.publisher import Accepted
 from mainspring.bus.publishing.rate_limit import TokenBucket
 from mainspring.bus.quotas import UNLIMITED, Quota
@@ -45,6 +55,8 @@ from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, messaging, tra
 
 if TYPE_CHECKING:
     from mainspring.bus.schedules.schedule import Schedule
+
+E = TypeVar("E", PublishFrame, BatchEvent)
 
 MAX_DELAY_MS: Final = 10 * 366 * 86_400_000  # ten years: beyond that a delay is a mistake in its unit
 
@@ -343,11 +355,17 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
     return dict(headers)
 
 
-def check_sha256(payload: bytes, digest: str) -> None:
-    """The SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal."""
+def with_sha256(event: E) -> E:
+    """The event with its digest as a header, from which the envelope gets it.
+
+    It is the SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal, and is checked.
+    """
+    payload, digest = bytes(event.payload), event.payload_sha256
+    assert digest is not None
     _check_payloads([payload])
     if hashlib.sha256(_to_sorted_json(msgspec.json.decode(payload))).hexdigest() != digest.lower():
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")
+    return msgspec.structs.replace(event, headers={**(event.headers or {}), PAYLOAD_SHA256: digest})
 
 
 def key_hash(key: str) -> int:

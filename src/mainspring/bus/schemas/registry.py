@@ -271,9 +271,22 @@ class SchemaRegistry:
         except MainspringError as error:
             raise Unavailable(f"the schema could not be stored: {error.message}", remedy=error.remedy) from error
 
+    async def delete(self, topic: str) -> None:
+        """Forget every version of a topic's schema; durable when it returns."""
+        schemas = self._topics.get(topic)
+        if schemas is not None:
+            batch = Batch()
+            for info in schemas.versions:
+                batch.delete(SPACE, f"{topic}{SEPARATOR}{info.version:04d}")
+            await self._log.commit(batch)
+            self._topics.pop(topic, None)
+
     def on_changed(self, record: KeptRecord) -> None:
-        """A version was registered or changed, here or on another node."""
-        self._put(_decode(record.value))
+        """A version was registered or changed, or all were deleted with their topic, here or on another node."""
+        if record.version == ABSENT:
+            self._topics.pop(record.key.rpartition(SEPARATOR)[0], None)
+        else:
+            self._put(_decode(record.value))
 
     def _put(self, info: SchemaVersion, validator: Validator | None = None) -> None:
         self._topics.setdefault(info.topic, TopicSchemas(info.topic, self)).put(info, validator)

@@ -171,6 +171,34 @@ class TopicRegistry:
             self._appeared(topic)
         return TopicChange(config, created)
 
+    async def purge(self, topic: Topic) -> int:
+        """Remove every event that is stored now; how many. Groups go on behind them."""
+        removed = 0
+        for bounds in await self._log.bounds(topic.name):
+            removed += bounds.events
+            await self._log.trim(topic.name, bounds.partition, bounds.tail + 1)
+            if bounds.partition < len(topic.tails):
+                tail = topic.tails[bounds.partition]
+                tail.kept_from = max(tail.kept_from, bounds.tail + 1)
+                tail.forget()
+        return removed
+
+    async def delete(self, topic: Topic) -> None:
+        """Remove the events and the settings of a topic without groups; durable when it returns.
+
+        What is published meanwhile is either removed with the rest or makes the topic anew.
+        """
+        await self.purge(topic)
+        ends = await self._log.bounds(topic.name)
+        topic.retire()
+        batch = Batch()
+        batch.delete(SPACE, topic.name)
+        await self._log.commit(batch)
+        for end in ends:
+            await self._log.trim(topic.name, end.partition, end.tail + 1)
+        if topic.stored:
+            await self._log.commit(_put(topic.config, ANY_VERSION))
+
     def _appeared(self, topic: Topic) -> None:
         for listener in self.on_new:
             listener(topic.name)
@@ -197,6 +225,10 @@ class TopicRegistry:
     def on_changed(self, record: KeptRecord) -> Topic | None:
         """A topic was created or changed, here or on another node. Gives the topic, unless it is as before."""
         topic = self._topics.get(record.key)
+        if record.version == ABSENT:
+            if topic is not None:
+                topic.retire()
+            return None
         if record.version <= (ABSENT if topic is None else topic.version):
             return None
         config = parse_topic(record.value)

@@ -89,6 +89,14 @@ class Topic:
                 tail.offset = 0
         self.loaded = True
 
+    def retire(self) -> None:
+        """The topic is deleted. Whoever still has this object, and publishes, makes a new one with default settings."""
+        self.stored, self.version, self.published, self.delivered = False, ABSENT, 0, 0
+        del self.tails[1:]
+        self.config = TopicConfig(topic=self.name)
+        self.audited, self.bucket = self.config.audit and not self.is_system, None
+        self.tails[0].forget()
+
     @property
     def exists(self) -> bool:
         """Whether someone created it, published to it or subscribed to it; not when it was only asked for."""

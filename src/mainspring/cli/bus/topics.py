@@ -14,13 +14,13 @@ import msgspec
 import typer
 
 from mainspring.cli.support.moments import duration_option
-from mainspring.cli.support.node_options import NodeOptions, TopicArgument
+from mainspring.cli.support.node_options import NodeOptions, TopicArgument, YesOption, confirm_by_name
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed, listing, safe, say, say_json, table
+from mainspring.cli.support.output import CommandFailed, listing, safe, say, say_done, say_json, table
 from mainspring.client import NodeConnection, NodeRefused, path
 from mainspring.durations import duration_text
 
-app: typer.Typer = Commands("List, show, create and alter topics.")
+app: typer.Typer = Commands("List, show, create, alter, purge and delete topics.")
 
 MAX_PARTITIONS: Final = 1024  # the node's own limit, which would be slow to import
 Agents = list[str] | None
@@ -156,6 +156,22 @@ def alter(topic: TopicArgument, *, options: TopicOptions, at: NodeOptions) -> No
         if not wanted:
             raise typer.BadParameter("say what to change; `mainspring topics alter --help` lists the settings")
         _put(connection, {**now, **wanted}, at.as_json)
+
+
+@app.command()
+def purge(topic: TopicArgument, yes: YesOption = False, *, at: NodeOptions) -> None:
+    """Remove every event of a topic. Its settings and groups stay."""
+    confirm_by_name(f"Remove every event of {safe(topic)}?", topic, yes)
+    done = at.call("POST", path("topics", topic, "purge"))
+    say_done(done, at.as_json, f"removed {done['removed']:,} events of {safe(topic)}")
+
+
+@app.command()
+def delete(topic: TopicArgument, yes: YesOption = False, *, at: NodeOptions) -> None:
+    """Delete a topic. With its groups, schedules, schemas and dead letters; refused while a group has members."""
+    confirm_by_name(f"Delete {safe(topic)} with its groups, schedules, schemas and dead letters?", topic, yes)
+    at.call("DELETE", path("topics", topic))
+    say_done({"topic": topic, "deleted": True}, at.as_json, f"deleted {safe(topic)}")
 
 
 def _span(text: str | None, option: str) -> int | None:

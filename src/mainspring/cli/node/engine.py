@@ -65,11 +65,21 @@ AddressArgument = Annotated[
 
 
 @app.command()
-def init(url: AddressArgument = None, as_json: JsonOption = False, config: ConfigOption = None) -> None:
-    """Make what the log needs. The stream, the collections and indexes, or the file. Harmless when it is all there."""
+def init(
+    url: AddressArgument = None,
+    begin_anew: Annotated[
+        bool, typer.Option("--begin-anew", help="Make an empty log also where one was and is gone.")
+    ] = False,
+    as_json: JsonOption = False,
+    config: ConfigOption = None,
+) -> None:
+    """Make what the log needs. The stream, the collections and indexes, or the file. Harmless when it is all there.
+
+    Where something shows that a log was there and is gone, none is made: restore it, or give --begin-anew.
+    """
     settings = load_all(config, engine=url).settings
     before = _inspected(settings)
-    setup = EngineSetup(Path(settings.data), database=settings.mongo_db)
+    setup = EngineSetup(Path(settings.data), database=settings.mongo_db, begin_anew=begin_anew)
     made = list(asyncio.run(engine_factory(settings.engine).init(settings.engine, setup)))
     if as_json:
         say_json({"place": before.place, "made": made, "existed": bool(before.log and not before.missing)})
@@ -259,6 +269,7 @@ def _as_object(found: Inspection, settings: Settings) -> dict[str, Any]:
         "engine": without_secrets(settings.engine),
         "place": found.place,
         "log": found.log,
+        "gone": found.gone,
         "missing": found.missing,
         "format": found.format,
         "knows_format": found.knows,
@@ -273,6 +284,8 @@ def _in_words(found: Inspection, settings: Settings) -> Iterator[str]:
     yield f"place         {found.place}"
     if settings.engine == "memory":
         yield "log           comes and goes with its node"
+    elif found.gone:
+        yield "log           gone; it was there: restore it, or run `mainspring engine init --begin-anew`"
     elif not found.log:
         yield "log           not there yet: run `mainspring engine init`, or start a node"
     else:

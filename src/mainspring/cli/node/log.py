@@ -176,11 +176,11 @@ def export_command(
     again = None if reencode is None else find_encoding(reencode).reencode
 
     with reading(settings) as engine, progress() as show, _file(target, "xb") as out:
-        export = LogExport(engine, skip_damaged=skip_damaged, progress=show)
+        export = LogExport(engine, skip_damaged=skip_damaged, change=again, progress=show)
 
         async def write() -> None:
             async for line in export.lines():
-                out.write(line if again is None else again(line))
+                out.write(line)
             out.flush()
 
         opened(engine, write())

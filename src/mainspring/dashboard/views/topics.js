@@ -3,7 +3,7 @@
 import { topicPath } from "../api.js";
 import { Chart, spark } from "../chart.js";
 import { h, empty, fill, refill, head, panel, say, table, tag } from "../dom.js";
-import { trouble } from "../feedback.js";
+import { action, field, question, toast, trouble } from "../feedback.js";
 import { count, plural, rate, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { note, to } from "../router.js";
@@ -138,7 +138,31 @@ function one(ctx, topic) {
   const actions = [
     h("a", { class: "button", href: to(["events"], { topic }), text: "Browse events" }),
     topic.endsWith(".DLQ") ? null : h("a", { class: "button", href: to(["deadletters", topic]), text: "Dead letters" }),
+    action(ctx, "Purge…", purge),
+    action(ctx, "Delete…", remove, { kind: "danger" }),
   ];
+
+  /** Whether a person typed the topic's name under this warning. */
+  async function sure(title, text, yes) {
+    const values = await question({ title, text, fields: [field("Type its name", h("input", { type: "text", name: "name", autocomplete: "off" }))], yes, danger: true });
+    if (values && values.name !== topic) toast(`Nothing was done: the name is ${topic}.`);
+    return values?.name === topic;
+  }
+
+  async function purge() {
+    if (!(await sure(`Remove every event of ${topic}?`, "Its settings and groups stay. This cannot be undone.", "Purge it"))) return;
+    const { removed } = await api.send("POST", topicPath(topic, "/purge"));
+    toast(`${plural(removed, "event was", "events were")} removed.`);
+    load();
+  }
+
+  async function remove() {
+    if (!(await sure(`Delete ${topic}?`, "Its groups, schedules, schemas and dead letters go with it. This cannot be undone.", "Delete it"))) return;
+    await api.send("DELETE", topicPath(topic));
+    toast(`${topic} was deleted.`);
+    location.hash = "#/topics";
+  }
+
   const element = h(
     "div",
     { class: "stack" },

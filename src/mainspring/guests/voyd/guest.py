@@ -33,7 +33,6 @@ from mainspring.guests.voyd.module import (
     custom_sections,
     export_id,
     exported_names,
-    first_import,
     parse_table,
 )
 from mainspring.guests.voyd.schema import Schema, SchemaReader
@@ -45,6 +44,7 @@ TRANSPORT: Final = ("voyd.std.msgpack", 1)
 _NUMBERS: Final = {"version": 2, "hostAbi": 2, "dtoSchemaAbi": 1}
 _REQUIRED: Final = ("init_effects", "effect_status", "effect_len", "effect_cont", "resume_effectful")
 _VALUE, _EFFECT = 0, 1
+_PLAIN: Final = ("bool", "i32", "i64", "f32", "f64")
 _KIND_NUMBERS: Final = {"resume": 0, "tail": 1}
 _EXPORT_COMPLETION: Final = 0
 
@@ -69,6 +69,7 @@ class GuestExport(msgspec.Struct):
     id: int
     parameters: list[Schema]
     result: Schema
+    abi: str = ""  # "direct": its numbers are passed as they are
 
 
 class VoydGuest:
@@ -128,6 +129,15 @@ class VoydGuest:
             )
         self._register(known, handler, strict=strict)
 
+    def handle_named(self, name: str, handler: Callable[..., Any], *, strict: bool = False) -> None:
+        """Answer the operation of this name: its whole label (`app::Log::write`), or the end of it (`Log::write`)."""
+        found = [each for each in self.operations if each.label == name or each.label.endswith(f"::{name}")]
+        if len(found) != 1:
+            labels = ", ".join(each.label for each in (found or self.operations))
+            text = f"several operations of the module end in {name}" if found else f"the module has no operation {name}"
+            raise GuestRefused(text, remedy=f"give one of: {labels}")
+        self._register(self._effects[found[0].index], handler, strict=strict)
+
     def effect_class(self, effect: str, op: int, signature: int) -> type[GuestEffect]:
         """The effect class of an operation, for `runtime.handle`."""
         return self._by_key[effect, op, signature & 0xFFFFFFFF]
@@ -146,8 +156,10 @@ class VoydGuest:
     def run(self, name: str, args: tuple[Any, ...]) -> Generator[Any, Any, Any]:
         """The program of one run; used by `GuestEntry`."""
         export = self.exports.get(name)
-        if export is None or not self._machine.has(f"{name}_effectful"):
-            raise GuestProtocolError(f"missing export {name}: the module has no effectful program of that name")
+        if export is None:
+            raise GuestProtocolError(f"missing export {name}: the module has {', '.join(self.exports) or 'none'}")
+        if not self._machine.has(f"{name}_effectful"):
+            return self._run_pure(export, args)
         buffer = self._take_buffer()
         held: list[Ref] = []
         try:
@@ -170,6 +182,20 @@ class VoydGuest:
             for ref in held:
                 ref.release()
             self._free.append(buffer)
+
+    def _run_pure(self, export: GuestExport, args: tuple[Any, ...]) -> Any:
+        """An export that performs no effects, in one step."""
+        name, kinds = export.name, [schema.kind for schema in export.parameters]
+        is_plain = all(kind in _PLAIN for kind in kinds) and export.result.kind in (*_PLAIN, "void")
+        if export.abi != "direct" or not is_plain or not self._machine.has(name):
+            raise GuestProtocolError(
+                f"{name} is a pure export whose values are serialized, which this host does not call",
+                remedy="export a function that performs an effect, or one that takes and gives numbers",
+            )
+        for index, (schema, value) in enumerate(zip(export.parameters, args, strict=True)):
+            schema.to_wire(value, f"argument {index}")
+        result = self._machine.call_direct(name, kinds, args, result=export.result.kind != "void")
+        return bool(result) if export.result.kind == "bool" else result
 
     def _called(self, held: list[Ref], name: str, *args: int | Ref) -> Ref:
         """Call an export that gives a reference, and hold it until it is dropped."""
@@ -287,9 +313,6 @@ def _check_module(module: bytes) -> None:
     missing = [name for name in _REQUIRED if exported_names(module).get(name) != 0]
     if missing:
         raise GuestRefused(f"the module does not export {', '.join(missing)}")
-    wanted = first_import(module)
-    if wanted is not None:
-        raise GuestRefused(f"the module imports {wanted}, which this host does not provide")
 
 
 def _json(section: bytes, name: str) -> dict[str, Any]:
@@ -317,8 +340,9 @@ def _read_exports(section: bytes | None) -> dict[str, GuestExport]:
     try:
         for each in found.get("exports", ()):
             name = each["name"]
-            parameters = [schemas.read(parameter) for parameter in each["params"]]
-            exports[name] = GuestExport(name, each.get("id", export_id(name)), parameters, schemas.read(each["result"]))
+            parameters = [schemas.read(parameter) for parameter in each.get("params", ())]
+            result = schemas.read(each.get("result", "void"))
+            exports[name] = GuestExport(name, each.get("id", export_id(name)), parameters, result, each.get("abi", ""))
     except (KeyError, TypeError, AttributeError) as error:
         raise GuestRefused(f"{EXPORT_ABI} is incomplete: {error!r}") from None
     return exports

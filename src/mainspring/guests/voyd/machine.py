@@ -14,13 +14,17 @@ The C bindings are private to wasmtime, hence the range of versions in the extra
 from __future__ import annotations
 
 import ctypes
+import re
 from typing import Any, Final
 
 from mainspring.guests.voyd.errors import GuestProtocolError, GuestRefused, GuestTrap
 from mainspring.guests.wasm import LinearMemory, wasmtime_library
 
 _I32: Final = 0  # the kind of a number in wasmtime_val_t; everything else the protocol returns is a reference
+_KINDS: Final = {"bool": _I32, "i32": _I32, "i64": 1, "f32": 2, "f64": 3}
+_FIELDS: Final = {_I32: "i32", 1: "i64", 2: "f32", 3: "f64"}
 NO_PANIC: Final = -1
+_IMPORT: Final = re.compile(r"unknown import: `([^`]+)`")
 
 
 def to_binary(source: bytes) -> bytes:
@@ -74,7 +78,9 @@ class Machine:
         self._store.set_fuel(fuel_per_call)
         try:
             compiled = wasmtime.Module(engine, module)
-            instance = wasmtime.Instance(self._store, compiled, [])
+            linker = wasmtime.Linker(engine)
+            linker.define_unknown_imports_as_traps(compiled)  # by wasmtime: their types must not be looked at here
+            instance = linker.instantiate(self._store, compiled)
         except (wasmtime.WasmtimeError, wasmtime.Trap) as error:
             raise GuestRefused(f"the module cannot be instantiated: {str(error).splitlines()[0]}") from None
         exports = instance.exports(self._store)
@@ -93,12 +99,18 @@ class Machine:
     def has(self, name: str) -> bool:
         return name in self._functions
 
+    def call_direct(self, name: str, kinds: list[str], args: tuple[Any, ...], *, result: bool) -> Any:
+        """Call an export whose parameters and result are plain numbers."""
+        given = (self._ffi.wasmtime_val_t * len(args))()
+        for index, (kind, value) in enumerate(zip(kinds, args, strict=True)):
+            given[index].kind = _KINDS[kind]
+            setattr(given[index].of, "i32" if kind == "bool" else kind, value)
+        return self._call(name, given, result)
+
     def call(self, name: str, *args: int | Ref, result: bool = True) -> Any:
         """Call an export with numbers and references: an int, a Ref, or None without a result. Traps are GuestTrap."""
         ffi = self._ffi
         given = (ffi.wasmtime_val_t * len(args))()
-        results = (ffi.wasmtime_val_t * 1)()
-        trap = ctypes.POINTER(ffi.wasm_trap_t)()
         try:
             for index, value in enumerate(args):
                 if isinstance(value, Ref):
@@ -106,30 +118,38 @@ class Machine:
                 else:
                     given[index].kind = _I32
                     given[index].of.i32 = value
-            self._store.set_fuel(self._fuel)
-            error = ffi.wasmtime_func_call(
-                self._store._context(),
-                ctypes.byref(self._functions[name]),
-                given,
-                len(args),
-                results,
-                1 if result else 0,
-                ctypes.byref(trap),
-            )
+            return self._call(name, given, result)
         finally:
             for index, value in enumerate(args):
                 if isinstance(value, Ref):
                     ffi.wasmtime_val_unroot(ctypes.byref(given[index]))
+
+    def _call(self, name: str, given: Any, result: bool) -> Any:
+        ffi = self._ffi
+        results = (ffi.wasmtime_val_t * 1)()
+        trap = ctypes.POINTER(ffi.wasm_trap_t)()
+        self._store.set_fuel(self._fuel)
+        error = ffi.wasmtime_func_call(
+            self._store._context(),
+            ctypes.byref(self._functions[name]),
+            given,
+            len(given),
+            results,
+            1 if result else 0,
+            ctypes.byref(trap),
+        )
         if error:
-            text = str(self._wasmtime.WasmtimeError._from_ptr(error)).splitlines()[0]
-            raise GuestProtocolError(f"export {name} cannot be called this way: {text}")
+            text = str(self._wasmtime.WasmtimeError._from_ptr(error))
+            if (missing := _IMPORT.search(text)) is not None:
+                raise GuestTrap(f"the guest called {missing[1]}, which this host does not provide")
+            raise GuestProtocolError(f"export {name} cannot be called this way: {text.splitlines()[0]}")
         if trap:
             raise self._trapped(name, self._wasmtime.Trap._from_ptr(trap))
         return self._result(results[0]) if result else None
 
     def _result(self, value: Any) -> Any:
-        if value.kind == _I32:
-            return int(value.of.i32)
+        if value.kind in _FIELDS:
+            return getattr(value.of, _FIELDS[value.kind])
         kept = self._ffi.wasmtime_val_t()
         ctypes.pointer(kept)[0] = value
         return Ref(self._ffi, kept)

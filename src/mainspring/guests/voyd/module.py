@@ -1,6 +1,6 @@
 """What a wasm module says about itself, read from its bytes without trusting them.
 
-Custom sections by name, the names of exports and imports, and the effect table: which operations the module may
+Custom sections by name, the names of exports, and the effect table: which operations the module may
 perform. No engine is involved, so a module which no engine would accept is still refused with a sentence instead of an
 engine's complaint.
 
@@ -20,7 +20,7 @@ import msgspec
 from mainspring.guests.voyd.errors import GuestRefused
 
 MAGIC: Final = b"\0asm\1\0\0\0"
-_CUSTOM, _IMPORT, _EXPORT = 0, 2, 7
+_CUSTOM, _EXPORT = 0, 7
 _LONGEST_VARUINT32: Final = 5
 
 EFFECT_TABLE: Final = "__voyd_effect_table"
@@ -97,14 +97,6 @@ def exported_names(module: bytes) -> dict[str, int]:
                 reader.number()
                 found[name] = kind
     return found
-
-
-def first_import(module: bytes) -> str | None:
-    """The name of an import, if there is one: this host provides none."""
-    for number, reader in sections(module):
-        if number == _IMPORT and reader.number():
-            return f"{reader.name()}.{reader.name()}"
-    return None
 
 
 # --- the effect table ---

@@ -120,7 +120,10 @@ def _members(fields: list[Field], value: Any, path: str, depth: int, to_guest: b
 
 
 class SchemaReader:
-    """Reads schemas; a `ref` names a type read before it, also one that is still being read."""
+    """Reads schemas; a `ref` names a type read before it, also one that is still being read.
+
+    A type is known by its id, its name and its aliases: compilers name recursive types by an alias.
+    """
 
     def __init__(self) -> None:
         self._named: dict[str, Schema] = {}
@@ -134,6 +137,16 @@ class SchemaReader:
         schema.fingerprint = fingerprint or schema.fingerprint or fingerprint_of(node)
         return schema
 
+    def _name(self, schema: Schema, source: dict[str, Any]) -> Schema:
+        """Let refs find a type, also while it is being read, and take the fingerprint that the compiler gave it."""
+        aliases = source.get("aliases") or ()
+        for key in (source.get("typeId"), source.get("alias"), source.get("name"), *aliases):
+            if key is not None and key != "":
+                self._named[str(key)] = schema
+        fingerprint = source.get("fingerprint", "")
+        schema.fingerprint = fingerprint if isinstance(fingerprint, str) else ""
+        return schema
+
     def _build(self, source: Any, depth: int) -> tuple[Schema, list[Any]]:
         if isinstance(source, str):
             source = {"kind": source}
@@ -143,12 +156,14 @@ class SchemaReader:
         if kind == "custom":
             return self._build(source.get("representation"), depth + 1)
         if kind == "ref":
-            name = source.get("typeId") or source.get("alias") or source.get("name") or ""
-            if name not in self._named:
-                raise GuestRefused(f"a schema refers to the unknown type {name!r}")
-            return self._named[name], ["ref", name]
+            given = (source.get(key) for key in ("typeId", "alias", "name"))
+            names = [str(name) for name in given if name is not None and name != ""]
+            known = next((name for name in names if name in self._named), None)
+            if known is None:
+                raise GuestRefused(f"a schema refers to the unknown type {', '.join(names)!r}")
+            return self._named[known], ["ref", known]
         if kind == "array":
-            schema = Schema("array")
+            schema = self._name(Schema("array"), source)
             schema.element, node = self._build(source.get("element"), depth + 1)
             return schema, ["array", node]
         if kind in ("record", "union"):
@@ -159,10 +174,7 @@ class SchemaReader:
 
     def _compound(self, source: dict[str, Any], kind: str, depth: int) -> tuple[Schema, list[Any]]:
         name = source.get("name", "")
-        schema = Schema(kind, name, source.get("tag"))
-        for key in (source.get("typeId"), name):
-            if key:
-                self._named[key] = schema
+        schema = self._name(Schema(kind, name, source.get("tag")), source)
         if kind == "record":
             schema.fields, nodes = self._fields(source.get("fields", ()), depth)
             return schema, ["record", name, schema.tag, nodes]

@@ -16,6 +16,7 @@ The JetStream engine has numbers with times of the server, and a whole replica t
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
@@ -30,6 +31,9 @@ import msgspec
 from mainspring.log.contract import FormatError, KeptTail, LogUnavailable, StoredEvent
 from mainspring.log.engines.sqlite import SqliteEngine
 from mainspring.loop import Clock
+from mainspring.private_files import make_private_file, make_private_folder
+
+logger: logging.Logger = logging.getLogger("mainspring.log")
 
 BELIEVE_MS: Final = 15_000  # a server that has just taken over may not know the newest commits; after that it lost them
 SURELY_THE_SAME_MS: Final = 50
@@ -163,6 +167,33 @@ class KnownHistory:
         self._missing_since_ms = None
         if theirs.token and theirs != ours:
             raise other_history(f"commit {ours.number}", str(ours), str(theirs))
+
+
+# -- knowing a log again
+
+
+class LogTrace:
+    """A file in a node's data directory that says which log the node belongs to, where it has no replica to tell."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    @property
+    def exists(self) -> bool:
+        return self._path.exists()
+
+    def remember(self, identity: str, place: str) -> None:
+        """This is the log at `place` now. Says so when it was another one."""
+        before = self._path.read_text().strip() if self.exists else identity
+        if before != identity:
+            logger.warning("the log at %s is another one than this node has known: it was made anew", place)
+        if before != identity or not self.exists:
+            make_private_folder(self._path.parent)
+            make_private_file(self._path)
+            self._path.write_text(identity + "\n")
+
+    def forget(self) -> None:
+        self._path.unlink(missing_ok=True)
 
 
 # -- keeping aside what only this node has seen

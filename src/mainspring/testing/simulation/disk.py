@@ -46,7 +46,7 @@ from mainspring.log import (
 )
 from mainspring.log.engines.sqlite import SqliteWriter
 from mainspring.testing.simulation.network import Network
-from mainspring.testing.simulation.processes import MS, SimulatedProcess, Timeline
+from mainspring.testing.simulation.processes import MS, START_MS, SimulatedProcess, Timeline
 
 PATIENCE_MS: Final = 3_000  # a commit that the server has not answered by then is in doubt
 SERVER: Final = "log server"  # its name as a host
@@ -261,6 +261,16 @@ class ServedEngine(SharedMemoryEngine):
             return self._in_doubt(batches)
         super()._report_waiting()  # what a node has committed it knows before the answer
         return results
+
+    async def time_ms(self) -> int:
+        """What time it is at the server, whose clock nobody sets."""
+        server, here = self._server, self.process.host
+        ends_ns = server.timeline.now_ns + PATIENCE_MS * MS
+        if await self._reach(here, SERVER, ends_ns):
+            time_ms = START_MS + server.timeline.now_ms
+            if await self._reach(SERVER, here, ends_ns):
+                return time_ms
+        raise LogUnavailable("the server did not say what time it is", remedy="try again")
 
     async def _reach(self, source: str, target: str, ends_ns: int) -> bool:
         """Wait for the way to the server or back; False when patience ends before."""

@@ -77,6 +77,7 @@ TRIES_AT_THE_END: Final = 20
 MOVE_TRIES: Final = 200  # while other nodes take events of the same partition
 MOVE_PAUSE_S: Final = 0.005  # between them
 TURN_MS: Final = 25  # what a node is given to take events before the next one tries; most commits take less
+COMMITS_PER_TURN: Final = 3  # where commits take long: one that takes events, and what it may have to wait for
 MOST_TURNS: Final = 4  # after so many all nodes that are left try at once
 STAGGER_MS: Final = 100  # between the nodes that could take over from a dead one: one of them is enough
 
@@ -95,7 +96,6 @@ class SharedSupply:
         self._presence = Presence(log, loop, cluster, lambda topic, group: topics.declared(topic, group).max_attempts)
         topics.remote_max_attempts = self._presence.max_attempts
         self._number = 0  # of this node's last write of a claim
-        self._write_ms = 0  # what its writes took lately
         self._changed: dict[SharedPosition, None] = {}  # by the commit that is being shown
         self._stored: dict[SharedPosition, int] = {}  # numbers of writes that the commit being shown has stored
         self._uncommitted: dict[SharedPosition, None] = {}  # the shared record says less than is settled
@@ -135,6 +135,7 @@ class SharedSupply:
         await registry.load_topics()
         self._cluster.on_death(self._on_death)
         self._cluster.on_fenced(self._on_fenced)
+        self._cluster.on_in_touch(self._on_in_touch)
 
     async def catch_up(self) -> None:
         await self._feed.catch_up(self._cluster.node)
@@ -262,6 +263,10 @@ class SharedSupply:
             self._delivery.wake(shared.position.group)
         self._presence.on_fenced()
 
+    def _on_in_touch(self) -> None:
+        for group in self._registry.all():
+            self._delivery.wake(group)
+
     def _plan_takeover(self, wait_ms: int) -> None:
         if not self._takeover_planned:
             self._takeover_planned = True
@@ -310,7 +315,12 @@ class SharedSupply:
         position.shared = SharedPosition(position)
 
     def deliver(self, group: Group, now: int) -> None:
-        """Give out what this node has; then return what no member here can have, and take more."""
+        """Give out what this node has; then return what no member here can have, and take more.
+
+        Nothing is given out while others may have taken this node's lease away.
+        """
+        if not self._cluster.in_touch:
+            return
         group.deliver_again(now)
         group.flush()
         room = sum(member.room() for member in group.choice.rotation())
@@ -355,7 +365,7 @@ class SharedSupply:
         if shared.turn is None or shared.turn[0] != shared.version:
             shared.turn = (shared.version, now)
         ahead = self._presence.ahead(group, shared.version, partial(_held_by, group))
-        turn_at = shared.turn[1] + min(ahead, MOST_TURNS) * max(TURN_MS, 2 * self._write_ms)
+        turn_at = shared.turn[1] + min(ahead, MOST_TURNS) * max(TURN_MS, int(COMMITS_PER_TURN * self._log.commit_ms))
         if now >= turn_at:
             return False
         group.check_at(turn_at)
@@ -400,15 +410,13 @@ class SharedSupply:
         number = self._number if self._number != before else 0  # 0: the claim is not part of it
         versions = self._versions(shared)
         shared.position.write_locked = True
-        self._log.submit(batch, partial(self._on_decided, shared, number, versions, self._clock.now_ms()))
+        self._delivery.write_audit()
+        self._log.submit(batch, partial(self._on_decided, shared, number, versions))
 
     def _versions(self, shared: SharedPosition) -> tuple[int, int]:
         return shared.version, shared.claim_version(self._cluster.epoch)
 
-    def _on_decided(
-        self, shared: SharedPosition, number: int, before: tuple[int, int], began: int, result: Result
-    ) -> None:
-        self._write_ms += (min(self._clock.now_ms() - began, RETRY_MS) - self._write_ms) // 4
+    def _on_decided(self, shared: SharedPosition, number: int, before: tuple[int, int], result: Result) -> None:
         in_doubt, refused = isinstance(result, InDoubt), isinstance(result, Refused)
         if isinstance(result, Receipt) or (in_doubt and number and number not in shared.writes):
             shared.failures = 0
@@ -582,6 +590,7 @@ class SharedSupply:
                 pass  # the change feed says how things stand
             finally:
                 self._delivery.unlock(shared.position)
+                self._delivery.wake(shared.position.group)  # the change may have come while it was locked
             await asyncio.sleep(MOVE_PAUSE_S)
         raise Unavailable(f"group {shared.position.group.name!r} is too busy to be moved", remedy="try again")
 
@@ -610,6 +619,7 @@ class SharedSupply:
                 in_doubt = True
             finally:
                 self._delivery.unlock(position)
+                self._delivery.wake(position.group)  # the change may have come while it was locked
             await asyncio.sleep(MOVE_PAUSE_S)
         raise Unavailable(f"group {position.group.name!r} is too busy to take events back", remedy="try again")
 

@@ -35,6 +35,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeVar
+from uuid import uuid4
 
 import msgspec
 
@@ -160,6 +161,13 @@ async def check_format(database: Any) -> bool:
             remedy="use the version of Mainspring that wrote it, or export there and import here",
         )
     return True
+
+
+async def identity_of(database: Any) -> str:
+    """Which log this is: no two that were ever made have the same. A log of an older version gets one now."""
+    await database[META].update_one({"_id": "format", "log": {"$exists": False}}, {"$set": {"log": uuid4().hex}})
+    found: Mapping[str, Any] = await database[META].find_one({"_id": "format"}) or {}
+    return str(found.get("log", ""))
 
 
 async def missing(database: Any) -> list[str]:

@@ -44,10 +44,11 @@ from mainspring.log.contract import (
     StoredEvent,
     Watched,
     event_bytes,
+    log_gone,
     lookups_for,
     outline_of,
 )
-from mainspring.log.engines.history import CommitMark, OtherHistory, keep_aside
+from mainspring.log.engines.history import CommitMark, LogTrace, OtherHistory, keep_aside
 from mainspring.log.engines.mongo import documents
 from mainspring.log.engines.mongo.applier import Applier, JournalTrimmer, Placing
 from mainspring.log.engines.mongo.connection import (
@@ -108,6 +109,7 @@ class MongoEngine(Watched):
         self._step = step
         self._recent_bytes = recent_bytes
         self.aside: Path | None = None  # beside it a log file is made of what only this node has seen
+        self.trace: LogTrace | None = None
         self._client: Any = None
         self._database: Any = None
         self._tasks = BackgroundTasks(_logger, "the MongoDB engine")
@@ -145,11 +147,14 @@ class MongoEngine(Watched):
 
     async def _start(self, client: Any, database: Any) -> None:
         if not await documents.check_format(database):
-            await documents.create(database)
+            await _make_unless_gone(database, self.address, self.trace, begin_anew=False)
+        identity = await documents.identity_of(database)
+        if self.trace is not None:
+            self.trace.remember(identity, self.address.shown)
         self._fault = None
         self._database = database
         self._reader = MongoReader(database)
-        self._journal = Journal(database, self._node, self.address.shown, self._clock, self._step)
+        self._journal = Journal(database, identity, self._node, self.address.shown, self._clock, self._step)
         position, version = max(await self._journal.reached("applied"), await self._journal.reached("floor"))
         self._journal.history.last = await self._journal.mark_at(position) or CommitMark(position)
         self._on_connection = self._journal.history.note_link
@@ -526,14 +531,30 @@ class MongoEngine(Watched):
 def open_engine(url: str, setup: EngineSetup) -> MongoEngine:
     engine = MongoEngine(url, database=setup.database, clock=setup.clock)
     engine.aside = Path(setup.data_dir) / f"mongodb-{engine.address.database}.sqlite3"
+    engine.trace = _trace(engine.address, setup)
     return engine
+
+
+def _trace(address: MongoAddress, setup: EngineSetup) -> LogTrace:
+    return LogTrace(Path(setup.data_dir) / f"mongodb-{address.database}.log-id")
+
+
+async def _make_unless_gone(
+    database: Any, address: MongoAddress, trace: LogTrace | None, *, begin_anew: bool
+) -> list[str]:
+    """Make what is missing, but no empty log where one was, unless that is wanted; what was made, in words."""
+    if not await documents.check_format(database) and trace is not None and trace.exists:
+        if not begin_anew:
+            raise log_gone(f"there is no log at {address.shown}, and this node was part of one there")
+        trace.forget()
+    return await documents.create(database)
 
 
 async def init(url: str, setup: EngineSetup) -> list[str]:
     """Make the collections and indexes that are missing; what was done, in words. Harmless beside running nodes."""
-    async with _client(parse_address(url, setup.database)) as (_, opened):
-        await documents.check_format(opened)
-        return await documents.create(opened)
+    address = parse_address(url, setup.database)
+    async with _client(address) as (_, opened):
+        return await _make_unless_gone(opened, address, _trace(address, setup), begin_anew=setup.begin_anew)
 
 
 async def inspect(url: str, setup: EngineSetup) -> Inspection:
@@ -553,6 +574,7 @@ async def inspect(url: str, setup: EngineSetup) -> Inspection:
         replicas=members_of(hello),
         durability=durability,
         loss_window_s=0 if durability.durable else None,
+        gone=not there and _trace(address, setup).exists,
     )
 
 

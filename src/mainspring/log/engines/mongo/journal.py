@@ -27,7 +27,7 @@ from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError
 from mainspring.log.contract import InDoubt, LogUnavailable, MissedTooMuch
-from mainspring.log.engines.history import CommitMark, KnownHistory, mark_after
+from mainspring.log.engines.history import CommitMark, KnownHistory, OtherHistory, mark_after, other_history
 from mainspring.log.engines.mongo import documents as docs
 from mainspring.log.engines.mongo.connection import may_pass, never_sent, translated
 from mainspring.log.engines.mongo.documents import Body, JournalEntry
@@ -40,9 +40,12 @@ _AGAIN: Final = Backoff(first_ms=20, longest_ms=500)
 class Journal:
     """`step` gets the name of each write before it happens; tests stop the process there."""
 
-    def __init__(self, database: Any, node: str, shown: str, clock: Clock, step: Callable[[str], object]) -> None:
+    def __init__(
+        self, database: Any, identity: str, node: str, shown: str, clock: Clock, step: Callable[[str], object]
+    ) -> None:
         self.commits: Any = database[docs.COMMITS]
         self._meta = database[docs.META]
+        self._identity = identity
         self.node = node
         self._shown = shown
         self.clock = clock
@@ -75,6 +78,10 @@ class Journal:
                 sent = sent or (may_pass(error) and not never_sent(error))
                 if not may_pass(error) or self.clock.now_ms() >= deadline_ms:
                     raise self._given_up(error, sent) from error
+            except OtherHistory:
+                if sent:  # it stands in a log that is not this one
+                    await self.commits.delete_one({"_id": document["_id"], "token": document["token"]})
+                raise
             except LogUnavailable as error:
                 if isinstance(error, MissedTooMuch) or self.clock.now_ms() >= deadline_ms:
                     raise
@@ -169,8 +176,11 @@ class Journal:
         await self._meta.update_one({"_id": name}, {"$max": {"number": number, "version": version}}, upsert=True)
 
     async def check_position(self, position: int) -> None:
-        """Raise `MissedTooMuch` when entries that this node has not seen are gone."""
-        if (await self.reached("floor"))[0] > position:
+        """Raise `MissedTooMuch` when entries that this node has not seen are gone, `OtherHistory` when all are."""
+        found = {each["_id"]: each async for each in self._meta.find({"_id": {"$in": ["floor", "format"]}})}
+        if found.get("format", {}).get("log") != self._identity:
+            raise other_history("the log", self._identity, "gone" if "format" not in found else "another one")
+        if found.get("floor", {"number": 0})["number"] > position:
             raise MissedTooMuch(
                 "this node was away for longer than the journal of the log is kept",
                 remedy="start it again; to bridge longer absences raise keep_ms in the address",

@@ -97,6 +97,7 @@ class ServerLink:
         token = str(self._asked)
         answer: asyncio.Future[Msg] = asyncio.get_running_loop().create_future()
         self._waiting[token] = (subject, answer)
+        self.client.read_on()
         try:
             await self.client.publish(subject, payload, reply=f"{self._inbox}.{token}", headers=headers)
             async with time_limit(seconds):
@@ -157,10 +158,30 @@ class DirectClient(Client):
         super().__init__()
         self._consumer: bytes = b""
         self._receive: Receive = lambda _reply, _data: None
+        self._resting: asyncio.TimerHandle | None = None
 
     def receive_from(self, stream: str, consumer: str, receive: Receive) -> None:
         """From now on, `receive` gets the messages of this consumer; their subscription gets only what is none."""
         self._consumer, self._receive = f".{stream}.{consumer}.".encode(), receive
+
+    def rest(self, seconds: float) -> None:
+        """Read nothing for a moment, so that what comes meanwhile is read together; `read_on` ends it."""
+        if self._resting is None and (transport := self._read_transport()) is not None:
+            transport.pause_reading()
+            self._resting = asyncio.get_running_loop().call_later(seconds, self.read_on)
+
+    def read_on(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
+            if (transport := self._read_transport()) is not None:
+                transport.resume_reading()
+
+    def _read_transport(self) -> asyncio.ReadTransport | None:
+        # private names: nats-py offers no way to its transport
+        writer = getattr(self._transport, "_io_writer", None)
+        transport = None if writer is None else writer.transport
+        return None if transport is None or transport.is_closing() else transport
 
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
         if self._consumer and reply.startswith(b"$JS.ACK.") and self._consumer in reply:

@@ -18,7 +18,6 @@ import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -34,7 +33,6 @@ from mainspring.log.contract import (
     InDoubt,
     Inspection,
     LogGone,
-    LogMissing,
     LogUnavailable,
     ReadThrough,
     Refused,
@@ -42,6 +40,7 @@ from mainspring.log.contract import (
     Result,
     Watched,
     groups,
+    log_gone,
 )
 from mainspring.log.engines.history import SQLITE_FILES, OtherHistory, move_aside, other_history
 from mainspring.log.engines.nats import encoding, snapshots, stream
@@ -60,8 +59,6 @@ MOST_AT_ONCE = 256  # messages handed to the replica together
 STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
 STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
 AGAIN_SECONDS: Final = 0.3
-TOGETHER_SECONDS: Final = 0.005  # at most 200 transactions a second for what others write; what is our own never waits
-MANY: Final = 64  # messages that are worth a transaction of their own
 
 T = TypeVar("T")
 
@@ -89,8 +86,6 @@ class JetStreamEngine(ReadThrough, Watched):
         self._waiting: deque[StreamMessage] = deque()
         self._waiting_bytes = 0
         self._applying = False
-        self._applying_later: asyncio.TimerHandle | None = None  # more messages may come to go with those that wait
-        self._apply_next = 0.0  # the loop's time
         self._fault: MainspringError | None = None
         self._on_failure: list[Callable[[MainspringError], object]] = []
         self._caught_up: asyncio.Future[None] | None = None
@@ -138,6 +133,7 @@ class JetStreamEngine(ReadThrough, Watched):
         self._follower = StreamFollower(
             connection, found.identity, last, self._received, lambda: self._waiting_bytes, self._failed
         )
+        self._follower.may_rest = self._may_rest
         self._tasks.start(self._follower.run(), "follow")
         while self.applied < self._goal:
             before = self.applied
@@ -169,9 +165,6 @@ class JetStreamEngine(ReadThrough, Watched):
         self._on_failure.clear()
         await self.replica.close()
         self._applying = False
-        if self._applying_later is not None:
-            self._applying_later.cancel()
-            self._applying_later = None
 
     @property
     def connected(self) -> bool:
@@ -270,27 +263,20 @@ class JetStreamEngine(ReadThrough, Watched):
     def _received(self, message: StreamMessage) -> None:
         self._waiting.append(message)
         self._waiting_bytes += message.size
-        own = (
-            self._sender is not None and message.envelope is not None and message.envelope.writer == self._sender.writer
-        )
-        if not self._applying or (own and self._applying_later is not None):
-            self._apply(at_once=own)
+        if not self._applying:
+            self._applying = True
+            assert self._loop is not None
+            self._loop.call_soon(self._apply)  # with what was read together with it
 
-    def _apply(self, *, at_once: bool = False) -> None:
-        """Apply what waits. Unless it is `at_once`, messages that come shortly after each other share a transaction."""
-        if self._applying_later is not None:
-            self._applying_later.cancel()
-            self._applying_later = None
+    def _may_rest(self) -> bool:
+        """Whether nothing here waits for the next message."""
+        return self._sender is not None and not self._sender.waits and self._caught_up is None
+
+    def _apply(self) -> None:
         if not self._waiting or self._connection is None:
             self._applying = False
             return
-        assert self._loop is not None
         self._applying = True
-        now = self._loop.time()
-        if not at_once and now < self._apply_next and len(self._waiting) < MANY and self._caught_up is None:
-            self._applying_later = self._loop.call_at(self._apply_next, partial(self._apply, at_once=True))
-            return
-        self._apply_next = now + TOGETHER_SECONDS
         count = min(len(self._waiting), MOST_AT_ONCE)
         messages = [self._waiting[index] for index in range(count)]
         report = bool(self._watchers) and self._caught_up is None  # what was before the opening is not reported
@@ -307,7 +293,7 @@ class JetStreamEngine(ReadThrough, Watched):
         for _ in outcomes:
             self._waiting_bytes -= self._waiting.popleft().size
         if error is None:
-            self._apply(at_once=self._sender.waits)  # the disk works while the changes are reported
+            self._apply()  # the disk works while the changes are reported
         elif isinstance(error, LogGone):
             self._failed(error)
         elif isinstance(error, FormatError) or self.replica.damaged_by(error):
@@ -316,7 +302,7 @@ class JetStreamEngine(ReadThrough, Watched):
         else:
             _logger.error("the replica cannot be written; trying again: %s", error)
             assert self._loop is not None
-            self._loop.call_later(STORAGE_PAUSE, partial(self._apply, at_once=True))
+            self._loop.call_later(STORAGE_PAUSE, self._apply)
         for outcome in outcomes:
             for change in outcome.changes:
                 self._report(change)
@@ -390,16 +376,24 @@ async def look_for_stream(connection: NatsConnection) -> StreamInfo | None:
     return await _patiently(connection, lambda link, _: stream.find(link, connection.address))
 
 
-async def find_stream(connection: NatsConnection, replica: Path | None = None) -> StreamInfo:
-    """The log's stream, made if there is none and this node, which would have this replica, has never seen one."""
+async def find_stream(connection: NatsConnection, replica: Path, *, begin_anew: bool = False) -> StreamInfo:
+    """The log's stream, made if there never was one, as far as the server and this replica know, or `begin_anew`."""
     address = connection.address
 
     async def find(link: ServerLink, left: float) -> StreamInfo:
         found = await stream.find(link, address)
+        if found is None and begin_anew:
+            await snapshots.delete_bucket(link, address)
+            if replica.exists():
+                _logger.warning("the replica of the log of before is kept as %s", move_aside(replica))
+        elif found is None and (why := await _trace_of_log(link, address, replica)):
+            found = await stream.find(link, address)  # another node may have just made it
+            if found is None:
+                raise log_gone(why)
         if found is None:
-            if replica is not None:
-                _refuse_if_known(replica, address)
             found = await stream.make(link, address, patient=left > 1)
+        with suppress(ApiError, TimeoutError, nats.errors.Error):  # it is a trace for later, and needed for nothing now
+            await snapshots.make_bucket(link, address, found.replicas)
         if address.replicas not in (0, found.replicas):
             found = await stream.set_replicas(link, address)
         return found
@@ -500,10 +494,18 @@ async def _start_from_snapshot(replica: Replica, connection: NatsConnection, fou
     await replica.close()
     fetched = replica.path.with_name(replica.path.name + ".fetched")
 
-    async def fetch(link: ServerLink, _: float) -> bool:
-        return await snapshots.download(link, connection.address, fetched)
-
-    if not await _patiently(connection, fetch, "the log's snapshot cannot be fetched"):
+    download = snapshots.Download(connection.address, fetched)
+    while True:
+        before = download.bytes
+        try:
+            there = await _patiently(
+                connection, lambda link, _: download.go_on(link), "the log's snapshot cannot be fetched"
+            )
+            break
+        except LogUnavailable:
+            if download.bytes == before:
+                raise  # it stands still
+    if not there:
         raise fell_behind(needed, found.first)
     _remove(replica)
     os.replace(fetched, replica.path)
@@ -512,17 +514,17 @@ async def _start_from_snapshot(replica: Replica, connection: NatsConnection, fou
         raise fell_behind(replica.state.applied + 1, found.first)
 
 
-def _refuse_if_known(path: Path, address: NatsAddress) -> None:
-    """The server has no such stream. A node that has seen it must not quietly begin an empty log."""
-    if not path.exists():
-        return
-    with suppress(sqlite3.Error), closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as reading:
-        row = reading.execute("SELECT value FROM replica WHERE name = 'applied'").fetchone()
-        if row is not None and row[0]:
-            raise LogMissing(
-                f"the server has no stream {address.stream}, but this node has seen {row[0]} messages of it",
-                remedy=f"check the address, or restore the stream from a backup; to begin an empty log, remove {path}",
-            )
+async def _trace_of_log(link: ServerLink, address: NatsAddress, replica: Path) -> str:
+    """What shows that there was a log, when the server has no stream; empty when nothing does."""
+    if replica.exists():
+        place = f"{replica.resolve().as_uri()}?mode=ro"
+        with suppress(sqlite3.Error), closing(sqlite3.connect(place, uri=True)) as reading:
+            row = reading.execute("SELECT value FROM replica WHERE name = 'applied'").fetchone()
+            if row is not None and row[0]:
+                return f"the server has no stream {address.stream}, but this node has seen {row[0]} messages of it"
+    if await snapshots.has_bucket(link, address):
+        return f"the server has no stream {address.stream}, but the store of its snapshots: the stream was deleted"
+    return ""
 
 
 def _remove(replica: Replica) -> None:
@@ -536,10 +538,14 @@ def _remove(replica: Replica) -> None:
 
 def open_engine(text: str, setup: EngineSetup) -> JetStreamEngine:
     address = parse(text)
-    return JetStreamEngine(address, Path(setup.data_dir) / f"nats-{address.name}.sqlite3")
+    return JetStreamEngine(address, replica_file(address, setup))
 
 
-async def inspect(text: str, _: EngineSetup) -> Inspection:
+def replica_file(address: NatsAddress, setup: EngineSetup) -> Path:
+    return Path(setup.data_dir) / f"nats-{address.name}.sqlite3"
+
+
+async def inspect(text: str, setup: EngineSetup) -> Inspection:
     """What is there. Unlike a node this changes nothing, also not the number of replicas the address asks for."""
     address = parse(text)
     place = f"{address.stream} on {', '.join(address.servers)}"
@@ -547,7 +553,9 @@ async def inspect(text: str, _: EngineSetup) -> Inspection:
         found = await look_for_stream(connection)
         if found is None:
             missing = (f"the stream {address.stream}",)
-            return Inspection(place=place, log=False, knows=encoding.FORMAT, missing=missing)
+            link = await connection.linked()
+            gone = bool(await _trace_of_log(link, address, replica_file(address, setup)))
+            return Inspection(place=place, log=False, knows=encoding.FORMAT, missing=missing, gone=gone)
         durability, window = await stream.durability_and_window(address, found, connection.servers)
     return Inspection(
         place=place,
@@ -561,12 +569,12 @@ async def inspect(text: str, _: EngineSetup) -> Inspection:
     )
 
 
-async def init(text: str, _: EngineSetup) -> list[str]:
+async def init(text: str, setup: EngineSetup) -> list[str]:
     """Have the stream there, with as many replicas as the address asks for; what was made, in words."""
     address = parse(text)
     async with _connected(address) as connection:
         there = await look_for_stream(connection)
-        await find_stream(connection)
+        await find_stream(connection, replica_file(address, setup), begin_anew=setup.begin_anew)
     return [] if there is not None else [f"created the stream {address.stream}"]
 
 

@@ -68,6 +68,7 @@ CREATE TABLE IF NOT EXISTS parts (
     writer TEXT NOT NULL, number INTEGER NOT NULL, part INTEGER NOT NULL, ts INTEGER NOT NULL, body BLOB NOT NULL,
     PRIMARY KEY (writer, number, part)
 ) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS claim (writer TEXT NOT NULL);
 """
 _KEEP = "INSERT OR REPLACE INTO replica VALUES ('applied', ?), ('ts', ?), ('grown', ?), ('mark', ?), ('digest', ?)"
 _KEEP_ONE = "INSERT OR REPLACE INTO replica VALUES (?, ?)"
@@ -363,10 +364,14 @@ class ReplicaWriter(SqliteWriter):
     # -- what is not a commit
 
     def _claim(self, message: StreamMessage, body: bytes) -> bool:
-        """Granted unless another node is making one. A claim that led to nothing lapses."""
+        """Granted unless another node is making one. A claim lapses that led to nothing and was not renewed."""
         wait_ms = encoding.decode_time(body)
-        if self.state.claimed and message.ts - self.state.claimed < wait_ms:
+        writer = "" if message.envelope is None else message.envelope.writer
+        (claimer,) = self._connection.execute("SELECT max(writer) FROM claim").fetchone()
+        if self.state.claimed and message.ts - self.state.claimed < wait_ms and writer != claimer:
             return False
+        self._connection.execute("DELETE FROM claim")
+        self._connection.execute("INSERT INTO claim VALUES (?)", (writer,))
         self._connection.execute(_KEEP_ONE, ("claimed", message.ts))
         self.state.claimed = message.ts
         return True

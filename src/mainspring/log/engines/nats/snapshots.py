@@ -15,7 +15,8 @@ the server's time. What goes wrong here does no harm: it is tried again later, b
 from __future__ import annotations
 
 import asyncio
-import io
+import base64
+import hashlib
 import logging
 import sqlite3
 from contextlib import closing, suppress
@@ -28,9 +29,10 @@ import nats.js.errors
 from nats.js.api import ObjectMeta, ObjectStoreConfig
 from nats.js.object_store import ObjectStore
 
+from mainspring.log.contract import LogUnavailable
 from mainspring.log.engines.nats import encoding, stream
 from mainspring.log.engines.nats.address import NatsAddress
-from mainspring.log.engines.nats.connection import CANCEL_SECONDS, LinkLost, NatsConnection, ServerLink
+from mainspring.log.engines.nats.connection import CANCEL_SECONDS, ApiError, LinkLost, NatsConnection, ServerLink
 from mainspring.log.engines.nats.encoding import Snapshot
 from mainspring.log.engines.nats.messages import Sender
 from mainspring.log.engines.nats.replica import Replica
@@ -41,7 +43,6 @@ from mainspring.private_files import make_private_file
 
 OBJECT: Final = "replica"
 AGAIN_SECONDS: Final = 30.0  # after a failure
-STALL_SECONDS: Final = 5.0  # the object was replaced meanwhile, or its server is gone: begin again
 
 _logger = logging.getLogger(__name__)
 
@@ -73,14 +74,29 @@ def copy(replica: Path, target: Path) -> Snapshot:
 
 async def upload(link: ServerLink, address: NatsAddress, replicas: int, source: Path, made: Snapshot) -> None:
     """Put the copy into the object store, in place of the last one."""
+    bucket = await make_bucket(link, address, replicas)
+    await _set_replicas(link, address, replicas)
+    meta = ObjectMeta(name=OBJECT, description=msgspec.json.encode(made).decode())
+    with source.open("rb") as file:
+        await _unless_lost(link, bucket.put(OBJECT, file, meta))
+
+
+async def make_bucket(link: ServerLink, address: NatsAddress, replicas: int) -> ObjectStore:
+    """The object store, made if there is none. It outlives the stream: whoever finds it alone knows of a loss."""
     bucket = await _bucket(link, address)
     if bucket is None:
         config = ObjectStoreConfig(description="Snapshots of a log of Mainspring", replicas=replicas)
         bucket = await link.client.jetstream().create_object_store(address.bucket, config)
-    await _set_replicas(link, address, replicas)
-    meta = ObjectMeta(name=OBJECT, description=msgspec.json.encode(made).decode())
-    with source.open("rb") as file:
-        await _unless_lost(link, bucket.put(OBJECT, file, meta), None)
+    return bucket
+
+
+async def has_bucket(link: ServerLink, address: NatsAddress) -> bool:
+    return await _bucket(link, address) is not None
+
+
+async def delete_bucket(link: ServerLink, address: NatsAddress) -> None:
+    with suppress(nats.js.errors.NotFoundError):
+        await link.client.jetstream().delete_object_store(address.bucket)
 
 
 async def stored(link: ServerLink, address: NatsAddress) -> Snapshot | None:
@@ -95,19 +111,51 @@ async def stored(link: ServerLink, address: NatsAddress) -> Snapshot | None:
         return None
 
 
-async def download(link: ServerLink, address: NatsAddress, target: Path) -> bool:
-    """Bring the snapshot to `target`; False when there is none. What arrives is compared with its digest."""
-    bucket = await _bucket(link, address)
-    if bucket is None or await stored(link, address) is None:
-        return False
-    make_private_file(target)
-    with target.open("wb") as file:
-        into = _Counting(file)
+class Download:
+    """Brings the snapshot to `target`, piece by piece. After a lost link it goes on with the piece that is missing."""
+
+    def __init__(self, address: NatsAddress, target: Path) -> None:
+        self._address = address
+        self._target = target
+        self._object = ""  # which one: a node may replace it meanwhile
+        self._next = 1  # number in the object store's stream from which to look for the next piece
+        self.bytes: int = 0
+
+    async def go_on(self, link: ServerLink) -> bool:
+        """True when all of it is there; False when there is no snapshot. What arrived is compared with its digest."""
+        bucket = await _bucket(link, self._address)
+        if bucket is None or await stored(link, self._address) is None:
+            return False
+        info = await bucket.get_info(OBJECT)
+        if info.nuid != self._object:
+            make_private_file(self._target)
+            self._target.write_bytes(b"")
+            self._object, self._next, self.bytes = info.nuid or "", 1, 0
+        with self._target.open("ab") as file:
+            while self.bytes < (info.size or 0):
+                piece = await self._piece(link)
+                file.write(piece)
+                self.bytes += len(piece)
+        await asyncio.to_thread(self._check, info.digest or "")
+        return True
+
+    async def _piece(self, link: ServerLink) -> bytes:
+        wanted = {"seq": self._next, "next_by_subj": f"$O.{self._address.bucket}.C.{self._object}"}
         try:
-            await _unless_lost(link, bucket.get(OBJECT, into), into)
-        except nats.errors.Error as error:
-            raise OSError(f"the snapshot cannot be read: {error}") from error
-    return True
+            message = (await link.api(f"STREAM.MSG.GET.OBJ_{self._address.bucket}", wanted))["message"]
+        except ApiError as error:
+            if error.code == stream.NO_MESSAGE:
+                self._object = ""  # it was replaced: begin again
+            raise
+        self._next = message["seq"] + 1
+        return base64.b64decode(message["data"])
+
+    def _check(self, digest: str) -> None:
+        with self._target.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").digest()
+        if digest != f"SHA-256={base64.urlsafe_b64encode(found).decode()}":
+            self._object = ""
+            raise OSError("the snapshot did not arrive as it was stored")
 
 
 async def drop_before(link: ServerLink, address: NatsAddress, made: Snapshot) -> bool:
@@ -137,34 +185,15 @@ async def _set_replicas(link: ServerLink, address: NatsAddress, replicas: int) -
         await link.api(f"STREAM.UPDATE.{name}", config | {"num_replicas": replicas})
 
 
-class _Counting(io.BufferedIOBase):
-    """Counts what arrives, so that a transfer which stands still is noticed."""
-
-    def __init__(self, file: io.BufferedWriter) -> None:
-        self._file = file
-        self.bytes = 0
-
-    def write(self, data: object) -> int:
-        assert isinstance(data, bytes | bytearray)
-        self.bytes += len(data)
-        return self._file.write(data)
-
-
-async def _unless_lost(link: ServerLink, work: object, progress: _Counting | None) -> None:
-    """Do the work while the link lasts, and while it gets on."""
+async def _unless_lost(link: ServerLink, work: object) -> None:
+    """Do the work while the link lasts."""
     assert asyncio.iscoroutine(work)
     task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
     lost = asyncio.get_running_loop().create_task(link.lost.wait())
-    before = -1
     try:
-        while not task.done():
-            await asyncio.wait({task, lost}, timeout=STALL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            if lost.done() and not task.done():
-                raise LinkLost
-            if progress is not None and not task.done():
-                if progress.bytes == before:
-                    raise TimeoutError("the transfer stands still")
-                before = progress.bytes
+        await asyncio.wait({task, lost}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise LinkLost
         await task
     finally:
         for one in (task, lost):
@@ -188,6 +217,7 @@ class StreamTrimmer:
         self._tasks = BackgroundTasks(_logger, "keeping the stream short")
         self._not_before = 0.0
         self._dropped = 0  # the snapshot before which all messages are gone
+        self._copied: Snapshot | None = None  # made, and not stored yet
 
     def look(self) -> None:
         due = not self._tasks and (self._may_drop() or self._should_make())
@@ -208,6 +238,7 @@ class StreamTrimmer:
 
     async def close(self) -> None:
         await self._tasks.cancel(repeat_s=CANCEL_SECONDS)
+        self._replica.path.with_name(self._replica.path.name + ".snapshot").unlink(missing_ok=True)
 
     async def _make_again(self) -> None:
         try:
@@ -223,7 +254,7 @@ class StreamTrimmer:
     def _should_make(self) -> bool:
         state = self._replica.state
         made = state.snapshot
-        if state.claimed and state.ts - state.claimed < self._rules.claim_ms:
+        if state.claimed and state.ts - state.claimed < self._rules.claim_ms and self._copied is None:
             return False
         if made is None:
             return state.grown > self._rules.grown_bytes
@@ -252,15 +283,27 @@ class StreamTrimmer:
         claim = await self._sender.send(encoding.CLAIM, encoding.encode(self._rules.claim_ms))
         if (await self._sender.outcome(claim)).value is not True:
             return
+        renewing = asyncio.create_task(self._renew_claim(), name="renew the claim of a snapshot")
         target = self._replica.path.with_name(self._replica.path.name + ".snapshot")
         try:
-            loop = asyncio.get_running_loop()
-            made = await loop.run_in_executor(None, copy, self._replica.path, target)
-            newest = self._replica.state.snapshot
+            if self._copied is None:
+                loop = asyncio.get_running_loop()
+                self._copied = await loop.run_in_executor(None, copy, self._replica.path, target)
+            made, newest = self._copied, self._replica.state.snapshot
             if newest is None or made.seq > newest.seq:
                 link = await self._connection.checked()
                 await upload(link, self._address, self._replicas, target, made)
                 noted = await self._sender.send(encoding.SNAPSHOT, encoding.encode(made))
                 await self._sender.outcome(noted)
+            self._copied = None
         finally:
-            target.unlink(missing_ok=True)
+            renewing.cancel()
+            if self._copied is None:  # else the next try goes on with it
+                target.unlink(missing_ok=True)
+
+    async def _renew_claim(self) -> None:
+        """A copy of a large log takes longer than a claim lasts."""
+        while True:
+            await asyncio.sleep(self._rules.claim_ms / 3_000)
+            with suppress(LogUnavailable):
+                await self._sender.send(encoding.CLAIM, encoding.encode(self._rules.claim_ms))

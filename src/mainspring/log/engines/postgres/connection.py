@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from hashlib import sha256
 from typing import Any, Final, TypeVar
 from urllib.parse import parse_qsl, urlencode
@@ -28,6 +28,7 @@ DEFAULT_SCHEMA: Final = "mainspring"
 OLDEST_SERVER: Final = 12
 _CONNECT_S: Final = 5.0
 _MOST_READERS: Final = 4
+_MOST_LENT: Final = 16  # connections kept for programs
 _AGAIN: Final = Backoff(first_ms=20, longest_ms=500)
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 _OWN: Final = ("patience_ms", "poll_ms", "keep_ms", "held_ms")
@@ -40,6 +41,8 @@ DRIVER_ERRORS: Final = (
     OSError,
     TimeoutError,
 )
+
+_NOTHING: Final = nullcontext()
 
 T = TypeVar("T")
 
@@ -118,7 +121,7 @@ _MAY_PASS: Final = (
     asyncpg.ReadOnlySQLTransactionError,  # it became a standby
     asyncpg.IdleInTransactionSessionTimeoutError,
     asyncpg.InFailedSQLTransactionError,
-    asyncpg.TargetServerAttributeNotMatched,
+    asyncpg.InternalClientError,  # no server takes writes; or the connection broke at a bad moment
     asyncpg.InterfaceError,
     OSError,
     TimeoutError,
@@ -177,6 +180,7 @@ class PostgresConnections:
         self._clock = clock
         self._writer: Any = None
         self._idle: list[Any] = []
+        self._lent: list[Any] = []  # connections for programs that none of them has now
         self._readers = asyncio.Semaphore(_MOST_READERS)
         self._opened: set[Any] = set()
         self._closed = False
@@ -233,6 +237,32 @@ class PostgresConnections:
             f"SELECT pg_advisory_xact_lock({self.address.lock})"
         )
 
+    @property
+    def lock(self) -> str:
+        """Statements that take the log's lock in a transaction that a program began."""
+        return f"{self.session_settings(local=True)};SELECT pg_advisory_xact_lock({self.address.lock})"
+
+    @property
+    def patient(self) -> str:
+        """A statement for a transaction in which a program works: it may take its time."""
+        return "SET LOCAL idle_in_transaction_session_timeout = 0"
+
+    async def lend(self) -> Any:
+        """A connection for a program. Give it back with `take_back`."""
+        while self._lent:
+            connection = self._lent.pop()
+            if not connection.is_closed():
+                return connection
+            self.discard(connection)
+        return await self.connect()
+
+    def take_back(self, connection: Any) -> None:
+        """It is kept for the next program, unless it is still in a transaction."""
+        if connection.is_closed() or connection.is_in_transaction() or len(self._lent) >= _MOST_LENT:
+            self.discard(connection)
+        else:
+            self._lent.append(connection)
+
     async def writer(self) -> Any:
         """The connection that commits."""
         if self._writer is None or self._writer.is_closed():
@@ -267,6 +297,10 @@ class PostgresConnections:
                 raise
             self._idle.append(connection)
 
+    def whole(self, connection: Any) -> Any:
+        """What several exchanges with the server must share when a pooler is between: one transaction."""
+        return connection.transaction() if self.pooled else _NOTHING
+
     async def read(self, work: Callable[[Any], Awaitable[T]]) -> T:
         """What `work` gives with a connection, tried again while the server is away. Only for what may be done twice.
 
@@ -276,11 +310,9 @@ class PostgresConnections:
         pauses = _AGAIN.series()
         while True:
             try:
-                async with asyncio.timeout(max(deadline - self._clock.now_ms(), 1) / 1000), self.reader() as connection:
-                    if not self.pooled:
-                        return await work(connection)
-                    async with connection.transaction():
-                        return await work(connection)
+                left_s = max(deadline - self._clock.now_ms(), 1) / 1000
+                async with asyncio.timeout(left_s), self.reader() as connection, self.whole(connection):
+                    return await work(connection)
             except DRIVER_ERRORS as error:
                 if not may_pass(error) or self._clock.now_ms() >= deadline:
                     raise translated(error, self.address.shown) from error

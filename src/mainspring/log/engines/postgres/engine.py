@@ -21,12 +21,13 @@ import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
     ABSENT,
+    OUTGOING,
     Batch,
     Bounds,
     Durability,
@@ -62,9 +63,15 @@ from mainspring.log.engines.postgres.connection import (
     translated,
 )
 from mainspring.log.engines.postgres.plan import CommitPlan, KnownState, Partition
-from mainspring.log.engines.postgres.reader import PAGE, PostgresReader, record_of
+from mainspring.log.engines.postgres.reader import OUTGOING_PAGE, PAGE, PostgresReader, record_of
 from mainspring.log.engines.postgres.recent import RECENT_BYTES, RecentEvents
-from mainspring.log.engines.postgres.tables import CommitEffects, chunk_events, chunk_rows
+from mainspring.log.engines.postgres.tables import (
+    OUTGOING_VERSION,
+    CommitEffects,
+    chunk_events,
+    chunk_rows,
+    outgoing_key,
+)
 from mainspring.loop import BackgroundTasks, Clock, MonotonicClock
 
 T = TypeVar("T")
@@ -72,6 +79,7 @@ T = TypeVar("T")
 _AGAIN: Final = Backoff(first_ms=10, longest_ms=500)
 _LISTENING_MS: Final = 1_000  # between looks while the server notifies
 _TIDY_MS: Final = 15_000
+_NOW: Final = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 _AT_ONCE: Final = 1_000  # rows of commits read or deleted, and marks deleted, in one step
 
 _logger = logging.getLogger(__name__)
@@ -108,6 +116,7 @@ class PostgresEngine(Watched):
         self._wake = asyncio.Event()
         self._fault: MainspringError | None = None  # why this engine is of no use any more
         self._on_failure: list[Callable[[MainspringError], object]] = []
+        self._on_outgoing: list[Callable[[], object]] = []
         self._last_own = ""  # token of the last own commit that was seen in the log
         self._tries = 0
         self._sql = _Statements(self.address)
@@ -160,6 +169,7 @@ class PostgresEngine(Watched):
         await connections.close()
         self._watchers.clear()
         self._on_failure.clear()
+        self._on_outgoing.clear()
 
     async def _keep(self, work: Callable[[], Awaitable[None]]) -> None:
         """Run a task of the engine; what ends it ends the engine."""
@@ -183,6 +193,14 @@ class PostgresEngine(Watched):
             for callback in self._on_failure:
                 callback(error)
 
+    def on_outgoing(self, callback: Callable[[], object]) -> None:
+        """Call when something may be new in the space `OUTGOING`: when a program notifies, and now and then."""
+        self._on_outgoing.append(callback)
+
+    def _outgoing_notified(self, *_: object) -> None:
+        for callback in self._on_outgoing:
+            callback()
+
     def on_failure(self, callback: Callable[[MainspringError], object]) -> None:
         """Call with the reason when this node can follow the log no further; at once if that is so already."""
         self._on_failure.append(callback)
@@ -201,6 +219,10 @@ class PostgresEngine(Watched):
         found, _ = await self._open().read(ask_durability)
         return found
 
+    async def time_ms(self) -> int:
+        """The server's time of day."""
+        return int(await self._open().read(lambda ask: ask.fetchval(_NOW)))
+
     # -- what other nodes do
 
     async def _follow(self) -> None:
@@ -214,8 +236,10 @@ class PostgresEngine(Watched):
                     connection = await connections.connect()
                     if not connections.pooled:
                         await connection.add_listener(self.address.channel, self._notified)
+                        await connection.add_listener(self.address.outgoing_channel, self._outgoing_notified)
                 self._wake.clear()
-                await self._catch_up(connection)
+                async with connections.whole(connection):
+                    await self._catch_up(connection)
                 pauses.succeeded()
             except DRIVER_ERRORS as error:
                 if not may_pass(error):
@@ -224,10 +248,12 @@ class PostgresEngine(Watched):
                 connection = None
                 await asyncio.sleep(pauses.failed() / 1000)
                 continue
-            with suppress(TimeoutError):
-                pause = self.address.poll_ms if connections.pooled else _LISTENING_MS
+            pause = self.address.poll_ms if connections.pooled else _LISTENING_MS
+            try:
                 async with asyncio.timeout(pause / 1000):
                     await self._wake.wait()
+            except TimeoutError:
+                self._outgoing_notified()  # a notice can be lost with its connection
 
     def _notified(self, _connection: object, _pid: int, _channel: str, text: object) -> None:
         number, _, node = str(text).partition(" ")
@@ -290,6 +316,9 @@ class PostgresEngine(Watched):
 
     async def _commit(self, group: Sequence[Batch]) -> list[Result]:
         """Of batches that are stored together."""
+        return await self._transaction(self._plan_of(group))
+
+    def _plan_of(self, group: Sequence[Batch]) -> Plan[list[Result]]:
         places, marked = lookups_for(group)
 
         async def decide(connection: Any) -> tuple[CommitPlan, list[Result]]:
@@ -301,7 +330,39 @@ class PostgresEngine(Watched):
             await self._rewrite(connection, plan, removals)
             return plan, results
 
-        return await self._transaction(decide)
+        return decide
+
+    # -- a program's own statements and a commit of the log, together
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[PostgresTransaction]:
+        """A transaction for a program. What it did is rolled back unless `commit` was called and went well."""
+        connections = self._open()
+        try:
+            connection = await connections.lend()
+        except DRIVER_ERRORS as error:
+            raise translated(error, self.address.shown) from error
+        try:
+            begun = connection.transaction(isolation="read_committed")
+            await begun.start()
+            await connection.execute(connections.patient)
+            yield PostgresTransaction(self, connection, begun)
+        finally:
+            connections.take_back(connection)
+
+    async def commit_on(self, connection: Any, begun: Any, batch: Batch) -> Result:
+        """`PostgresTransaction.commit`."""
+        attempt = _Attempt(begun)
+        async with self._committing:
+            connections = self._open()
+            try:
+                await connection.execute(connections.lock)
+                (result,) = await self._decide_and_store(connection, attempt, self._plan_of([batch]))
+            except DRIVER_ERRORS as error:
+                if not attempt.token:
+                    raise translated(error, self.address.shown) from error
+                (result,) = await self._transaction(_not_stored, attempt)
+        return result
 
     async def restore(self, items: Sequence[Restorable]) -> None:
         async def decide(_: Any) -> tuple[CommitPlan, None]:
@@ -318,12 +379,12 @@ class PostgresEngine(Watched):
             total += count
         return total
 
-    async def _transaction(self, decide: Plan[T]) -> T:
+    async def _transaction(self, decide: Plan[T], attempt: _Attempt | None = None) -> T:
         """Decide under the lock, and store. Tried again until it is done, or for certain not done, or time is up."""
         connections = self._open()
         deadline = connections.deadline_ms()
         pauses = _AGAIN.series()
-        attempt = _Attempt()
+        attempt = attempt or _Attempt()
         while True:
             try:
                 left = deadline - self._clock.now_ms()
@@ -341,11 +402,15 @@ class PostgresEngine(Watched):
     async def _attempt(self, connections: PostgresConnections, attempt: _Attempt, decide: Plan[T]) -> T:
         connection = await connections.writer()
         await connection.execute(connections.begin)
+        return await self._decide_and_store(connection, attempt, decide)
+
+    async def _decide_and_store(self, connection: Any, attempt: _Attempt, decide: Plan[T]) -> T:
+        """In a transaction that has the lock; ends it."""
         await self._catch_up(connection)
         if attempt.token and self._last_own == attempt.token:
             # The last try was stored. What is stored after it says that this is as safe as an answer would have been.
             await connection.execute(self._sql.settle)
-            await connection.execute("COMMIT")
+            await attempt.end(connection, "COMMIT")
             results: T = attempt.results
             return results
         attempt.token = ""
@@ -353,14 +418,14 @@ class PostgresEngine(Watched):
         plan, results = await decide(connection)
         effects = plan.finish()
         if not effects and not plan.new_marks:
-            await connection.execute("ROLLBACK")
+            await attempt.end(connection, "ROLLBACK")
             return results
         self._tries += 1
         number, token = self._known.number + 1, f"{self._node}:{self._tries}"
         await self._store(connection, plan, effects, number, token)
         attempt.token, attempt.results = token, results
         self._step("commit")
-        await connection.execute("COMMIT")
+        await attempt.end(connection, "COMMIT")
         if self._known.number < number:
             self._absorb(number, token, plan.version, effects)
         for place, draft in plan.drafts.items():
@@ -379,10 +444,16 @@ class PostgresEngine(Watched):
     async def _learn_versions(self, connection: Any, places: dict[Place, None]) -> None:
         known = self._known.versions
         new = [place for place in places if place not in known]
-        if new:
-            found = await self._reader.versions(connection, new)
-            for place in new:
-                known[place] = found.get(place, ABSENT)
+        if not new:
+            return
+        found = await self._reader.versions(connection, new)
+        outgoing = [key for space, key in new if space == OUTGOING]
+        if outgoing:
+            numbers = [int(key) for key in outgoing if key.isascii() and key.isdigit()]
+            for row in await connection.fetch(self._sql.find_outgoing, numbers):
+                found[OUTGOING, outgoing_key(row["id"])] = OUTGOING_VERSION
+        for place in new:
+            known[place] = found.get(place, ABSENT)
 
     async def _removals(self, connection: Any, group: Sequence[Batch]) -> dict[Partition, list[_StoredChunk]]:
         """Of partitions that the group removes from, the chunks that may be hit."""
@@ -446,6 +517,8 @@ class PostgresEngine(Watched):
         if deletes:
             self._step("deletes")
             await connection.execute(self._sql.delete_records, *_columns(list(deletes)))
+            if moved := [int(key) for space, key in deletes if space == OUTGOING]:
+                await connection.execute(self._sql.delete_outgoing, moved)
         if puts:
             spaces, keys = _columns(list(puts))
             values = [value for _, value in puts.values()]
@@ -529,6 +602,10 @@ class PostgresEngine(Watched):
     async def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
         if not are_well_formed(space, prefix, after):
             return
+        if space == OUTGOING:
+            async for record in self._outgoing(after):
+                yield record
+            return
         while True:
             last = after
             rows = await self._open().read(lambda ask, last=last: self._reader.page(ask, space, prefix, last))  # type: ignore[misc]
@@ -537,6 +614,16 @@ class PostgresEngine(Watched):
             if len(rows) < PAGE:
                 return
             after = rows[-1]["key"].decode()
+
+    async def _outgoing(self, after: str) -> AsyncIterator[Record]:
+        number = int(after or 0)
+        while True:
+            rows = await self._open().read(lambda ask, last=number: ask.fetch(self._sql.outgoing_page, last))  # type: ignore[misc]
+            for row in rows:
+                yield Record(outgoing_key(row["id"]), row["body"], OUTGOING_VERSION)
+            if len(rows) < OUTGOING_PAGE:
+                return
+            number = rows[-1]["id"]
 
     async def spaces(self) -> list[str]:
         return await self._open().read(self._reader.spaces)
@@ -553,11 +640,40 @@ class PostgresEngine(Watched):
 
 
 class _Attempt:
-    """A commit that is tried until its outcome is known. `token`: of a try whose answer is missing."""
+    """A commit that is tried until its outcome is known. `token`: of a try whose answer is missing.
 
-    def __init__(self) -> None:
+    `begun` is the driver's own transaction, when a program's statements belong to the first try.
+    """
+
+    def __init__(self, begun: Any = None) -> None:
         self.token = ""
         self.results: Any = None
+        self._begun = begun
+
+    async def end(self, connection: Any, how: Literal["COMMIT", "ROLLBACK"]) -> None:
+        begun, self._begun = self._begun, None
+        if begun is None:
+            await connection.execute(how)
+        elif how == "COMMIT":
+            await begun.commit()
+        else:
+            await begun.rollback()
+
+
+async def _not_stored(_: Any) -> tuple[CommitPlan, list[Result]]:
+    raise LogUnavailable("the connection was lost before the commit; nothing was stored", remedy="try again")
+
+
+class PostgresTransaction:
+    """One transaction of a program and the log; see `EngineTransaction`."""
+
+    def __init__(self, engine: PostgresEngine, connection: Any, begun: Any) -> None:
+        self.connection: Any = connection
+        self._engine = engine
+        self._begun = begun
+
+    async def commit(self, batch: Batch) -> Result:
+        return await self._engine.commit_on(self.connection, self._begun, batch)
 
 
 class _StoredChunk:
@@ -632,6 +748,9 @@ class _Statements:
         self.delete_chunks = f"DELETE FROM {s}.chunks WHERE topic = $1 AND partition = $2 AND last = ANY($3::bigint[])"
         chunk = f"INSERT INTO {s}.chunks (topic, partition, last, first, events, bytes, newest, body)"
         self.insert_chunk = f"{chunk} VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"
+        self.find_outgoing = f"SELECT id FROM {s}.outgoing WHERE id = ANY($1::bigint[])"
+        self.outgoing_page = f"SELECT id, body FROM {s}.outgoing WHERE id > $1 ORDER BY id LIMIT {OUTGOING_PAGE}"
+        self.delete_outgoing = f"DELETE FROM {s}.outgoing WHERE id = ANY($1::bigint[])"
         self.delete_records = (
             f"DELETE FROM {s}.records r USING unnest($1::bytea[], $2::bytea[]) AS w (space, key) "
             "WHERE r.space = w.space AND r.key = w.key"
@@ -693,7 +812,7 @@ async def _visit(address: PostgresAddress) -> AsyncIterator[Any]:
     connections = PostgresConnections(address, MonotonicClock())
     try:
         await connections.probe()
-        async with connections.reader() as connection:
+        async with connections.reader() as connection, connections.whole(connection):
             yield connection
     except DRIVER_ERRORS as error:
         raise translated(error, address.shown) from error

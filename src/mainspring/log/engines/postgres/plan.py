@@ -40,10 +40,10 @@ class KnownState:
     """The log at commit `number`, whose token is `token`."""
 
     def __init__(self, number: int, token: str, version: int, tails: dict[Partition, int]) -> None:
-        self.number = number
-        self.token = token
-        self.version = version  # the last one given
-        self.tails = tails
+        self.number: int = number
+        self.token: str = token
+        self.version: int = version  # the last one given
+        self.tails: dict[Partition, int] = tails
         self.versions: dict[Place, int] = {}
 
     def absorb(self, number: int, token: str, version: int, effects: Sequence[CommitEffects], *, own: bool) -> None:
@@ -71,10 +71,10 @@ class PartitionDraft:
     __slots__ = ("events", "gone", "stored", "tail")
 
     def __init__(self, tail: int, stored: dict[int, int]) -> None:
-        self.tail = tail
+        self.tail: int = tail
         self.events: list[DraftEvent] = []  # new ones
         self.gone: dict[int, int] = {}
-        self.stored = stored
+        self.stored: dict[int, int] = stored
 
     def take_back(self) -> None:
         self.events.pop()

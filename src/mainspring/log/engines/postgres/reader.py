@@ -23,6 +23,7 @@ from mainspring.log.engines.postgres.plan import Partition
 from mainspring.log.engines.postgres.tables import chunk_events, record_crc
 
 PAGE: Final = 1_000  # records or marks asked for at once
+OUTGOING_PAGE: Final = 100  # of what programs stored; each may be a megabyte
 _MOST_CHUNKS: Final = 256  # asked for at once
 _MAX_OFFSET: Final = (1 << 63) - 1
 
@@ -161,7 +162,7 @@ def record_of(space: str, row: Any) -> Record:
 
 def _record(space: bytes, key: bytes, row: Any) -> Record:
     if record_crc(space, key, row["value"]) != row["crc"]:
-        raise DamagedRecord(space.decode(), key.decode())
+        raise DamagedRecord(space.decode(), key.decode(), row["version"])
     return Record(key.decode(), row["value"], row["version"])
 
 

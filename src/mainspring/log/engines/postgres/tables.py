@@ -99,8 +99,9 @@ def _foreign(schema: str) -> FormatError:
 async def migrate(connection: Any, schema: str, lock: int) -> list[str]:
     """Bring the tables to this program's version; what was done, in words. Harmless beside running nodes."""
     done: list[str] = []
-    if await find_version(connection, schema) >= VERSION:
-        return done
+    async with connection.transaction():
+        if await find_version(connection, schema) >= VERSION:
+            return done
     async with connection.transaction():
         await connection.execute(f"SELECT pg_advisory_xact_lock({lock})")
         version = await find_version(connection, schema)
@@ -237,6 +238,15 @@ def decode_effects(body: bytes) -> list[CommitEffects]:
         raise FormatError(
             "a commit of the log cannot be read", remedy="all nodes of one log must know its format: upgrade this one"
         ) from None
+
+
+# -- what programs stored, on its way into the log: rows that look like records
+
+OUTGOING_VERSION: Final = 1  # each is written once
+
+
+def outgoing_key(id: int) -> str:
+    return f"{id:020d}"
 
 
 def record_crc(space: bytes, key: bytes, value: bytes) -> int:

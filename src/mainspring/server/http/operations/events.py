@@ -36,7 +36,7 @@ from urllib.parse import quote, unquote
 import msgspec
 from aiohttp import hdrs, web
 
-from mainspring.bus import Entry, EventId, Forbidden, NewEvent, Published, UnknownEvent, envelope
+from mainspring.bus import Entry, EventId, Forbidden, NewEvent, Published, UnknownEvent, UnknownTopic, envelope
 from mainspring.bus.access import Pattern, is_pattern
 from mainspring.errors import MainspringError
 from mainspring.log import DamagedEvent, StoredEvent
@@ -150,7 +150,7 @@ async def publish(call: Call) -> web.Response:
     if body_type in _NDJSON_TYPES:
         return await _publish_batch(call, _lines(await call.body()))
     if body_type == cloudevents.BATCHED:
-        return await _publish_batch(call, cloudevents.from_batch(await call.body()))
+        return await _publish_batch(call, cloudevents.from_batch(await call.body()), may_be_empty=True)
     body = await call.body(call.max_event_bytes)
     if body_type == cloudevents.STRUCTURED:
         event = cloudevents.from_structured(body)
@@ -189,7 +189,7 @@ def _body_type(call: Call) -> str:
     return kind
 
 
-async def _publish_batch(call: Call, given: Iterable[NewEvent]) -> web.Response:
+async def _publish_batch(call: Call, given: Iterable[NewEvent], *, may_be_empty: bool = False) -> web.Response:
     """Publish them all; others have their turn while the events are read and checked."""
     events: list[NewEvent] = []
     for event in given:
@@ -199,6 +199,8 @@ async def _publish_batch(call: Call, given: Iterable[NewEvent]) -> web.Response:
             raise HttpProblem("too_large", text, "Send it in several requests.")
         if len(events) % CHECKED_AT_ONCE == 0:
             await asyncio.sleep(0)
+    if not events and may_be_empty:  # a batch of CloudEvents may hold none
+        return json_response({"topic": call.topic, "count": 0, "offsets": [], "ids": []}, status=201)
     if not events:
         raise HttpProblem("bad_frame", "The batch holds no event.", "Send at least one.")
     call.quota.spend(len(events), 0)
@@ -503,14 +505,13 @@ async def _pages(call: Call, wanted: Range) -> AsyncIterator[list[Entry]]:
             place="header",
         ),
     ),
-    errors=(404,),
     lasts=True,
 )
 async def stream_events(call: Call) -> web.StreamResponse:
     """Events as they are published, as server-sent events.
 
-    The topic may be a pattern, `orders.*`: then it is of every topic whose name fits and that the caller may read, and
-    topics that appear later join by themselves.
+    A topic that is not there yet is waited for. The topic may be a pattern, `orders.*`: then it is of every topic whose
+    name fits and that the caller may read, and topics that appear later join by themselves.
     """
     place = await (_begin_pattern(call) if is_pattern(call.topic) else _begin_stream(call))
     response = web.StreamResponse(
@@ -552,6 +553,13 @@ class _TopicPlace:
         return cursor_text(self._seen)
 
 
+class _FutureTopicPlace(_TopicPlace):
+    """The same for a topic that is not there yet: a browser that got an error would never come back."""
+
+    def follow(self, call: Call) -> AsyncIterator[list[Entry]]:
+        return call.bus.follow_pattern(call.topic, {call.topic: dict(self._seen)}, agent=call.caller)
+
+
 class _PatternPlace:
     """How far a stream of a pattern has come: the cursor of each topic, `orders.eu=0:12;orders.us=0:7`."""
 
@@ -572,9 +580,12 @@ class _PatternPlace:
 async def _begin_stream(call: Call) -> _TopicPlace:
     """Where the reader goes on; what it brings back from an earlier connection wins over what its address says."""
     await call.check("subscribe")
-    call.bus.topics.get(call.topic)  # raises UnknownTopic
-    tails = await _tails(call, call.topic)
     brought = _brought(call)
+    try:
+        call.bus.topics.get(call.topic)
+    except UnknownTopic:
+        return _FutureTopicPlace(parse_cursor(brought) if brought else {})
+    tails = await _tails(call, call.topic)
     return _TopicPlace(_cursor_within(brought, tails) if brought else await _start_of(call, call.topic, tails))
 
 

@@ -116,7 +116,8 @@ async def send_message(call: Call) -> web.Response:
     kernel = kernel_of(call)
     trace = tracing.sent_in(call.request.headers)
     id, now = wanted.id or kernel.ids(), kernel.clock.wall_ms()
-    metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace, retry=wanted.retry)
+    state = tracing.state_of(call.request.headers)
+    metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace, state, wanted.retry)
     answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata), call.caller)
     _audit(call, wanted, answer)
     if answer.kind != "reply":

@@ -76,6 +76,25 @@ async def show_topic(call: Call) -> bytes:
     return encode_topic(await call.visible_topic())
 
 
+@operation("DELETE /topics/{topic}", gives("Deleted.", status=204), errors=(404, 409, 503))
+async def delete_topic(call: Call) -> web.Response:
+    """Delete a topic with its groups, schedules, delayed events, schemas and dead letters.
+
+    Refused while a group of it has members. Its offsets are never used again.
+    """
+    await call.bus.delete_topic(call.topic, agent=call.caller)
+    return web.Response(status=204)
+
+
+PurgedTopic: type = described("PurgedTopic", "How many events were removed.", topic=str, removed=int)
+
+
+@operation("POST /topics/{topic}/purge", gives("How many events were removed.", PurgedTopic), errors=(404, 409, 503))
+async def purge_topic(call: Call) -> dict[str, Any]:
+    """Remove every event that is stored in a topic now; its settings and groups stay."""
+    return {"topic": call.topic, "removed": await call.bus.purge_topic(call.topic, agent=call.caller)}
+
+
 @operation("GET /topics/{topic}/offsets", gives("The partitions, ascending.", TopicOffsets), errors=(404,))
 async def show_offsets(call: Call) -> dict[str, Any]:
     """Where each partition begins and ends, and where each group stands.

@@ -1,0 +1,17 @@
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    initial = True
+    dependencies = ()
+    operations = (
+        migrations.CreateModel(
+            "Order",
+            [
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                ("customer", models.TextField()),
+                ("sku", models.TextField()),
+                ("state", models.TextField(default="placed")),
+            ],
+        ),
+    )

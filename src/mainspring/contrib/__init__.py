@@ -1,0 +1,4 @@
+"""Mainspring in other frameworks. Optional: nothing else imports from here.
+
+- `django/`: a Django app
+"""

@@ -1,0 +1,121 @@
+"""The Django example as its README says: rows and events are one transaction, and the admin has the links."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.nats_server import free_port
+from tests.support.paths import ROOT
+from tests.support.processes import eventually
+from tests.support.serving import PATIENCE_S, clean_environment
+
+pytest.importorskip("django")
+EXAMPLE = ROOT / "examples" / "django_shop"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    given = {"SHOP_DATA": str(tmp_path), "SHOP_NODE_PORT": str(free_port()), "PYTHONDONTWRITEBYTECODE": "1"}
+    return clean_environment(given)
+
+
+def manage(environment: dict[str, str], *arguments: str) -> str:
+    command = [sys.executable, "manage.py", *arguments]
+    done = subprocess.run(
+        command, cwd=EXAMPLE, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@contextmanager
+def running(environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "manage.py", *arguments], cwd=EXAMPLE, env=environment)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+
+
+def test_an_order_and_its_event_are_one_transaction(environment: dict[str, str]) -> None:
+    manage(environment, "migrate", "-v", "0")
+    assert "No changes detected" in manage(environment, "makemigrations", "--check", "--dry-run")
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    with running(environment, "runserver", "--noreload", f"127.0.0.1:{port}"), httpx.Client(timeout=30) as web:
+
+        def answers() -> bool:
+            try:
+                return web.get(f"{url}/orders/0").status_code >= 400
+            except httpx.TransportError:
+                return False
+
+        eventually(answers, "the web server")
+
+        def state(number: int) -> Any:
+            return web.get(f"{url}/orders/{number}").json()["state"]
+
+        first = web.post(f"{url}/orders", json={"customer": "ada", "sku": "pen"})
+        assert (first.status_code, first.json()) == (201, {"order": 1})
+        assert web.post(f"{url}/orders", json={"customer": "bob", "sku": "gone"}).status_code == 500
+        assert state(1) == "placed"  # there is no node yet: the event waits with its order
+        with running(environment, "mainspring") as node:
+            eventually(lambda: state(1) == "billed", "the first order to be billed")
+            assert web.get(f"{url}/count").json() == {"orders": 1}
+            node.kill()
+        assert web.post(f"{url}/orders", json={"customer": "eve", "sku": "cup"}).status_code == 201
+        with running(environment, "mainspring"):
+            eventually(lambda: state(2) == "billed", "the second order to be billed")
+            assert web.get(f"{url}/count").json() == {"orders": 2}  # the client found the new node
+
+
+ADMIN = """
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.test import Client
+from mainspring.contrib.django import publish
+publish("orders", {"order": 1})
+try:
+    with transaction.atomic():
+        publish("orders", {"order": 2})
+        raise ValueError
+except ValueError:
+    pass
+User.objects.create_superuser("ada", password="x")
+browser = Client(headers={"host": "127.0.0.1"})
+browser.login(username="ada", password="x")
+page = browser.get("/admin/mainspring_outbox/outboxevent/").content.decode()
+assert page.count('class="field-topic"') == 1, page
+for view in ("deadletters", "runs"):
+    assert f"/#/{view}" in page, page
+print("seen")
+"""
+
+
+def test_the_admin_shows_the_outbox_and_links_to_the_dashboard(environment: dict[str, str]) -> None:
+    manage(environment, "migrate", "-v", "0")
+    assert "seen" in manage(environment, "shell", "-c", ADMIN)
+
+
+def test_a_mistake_in_the_settings_is_found(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "wrong.py").write_text('from shop.settings import *\nMAINSPRING = {"appp": "shop.events:app"}\n')
+    done = subprocess.run(
+        [sys.executable, "manage.py", "check", "--settings", "wrong"],
+        cwd=EXAMPLE,
+        env={**environment, "PYTHONPATH": f"{tmp_path}{os.pathsep}{EXAMPLE}"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "unknown setting 'appp'" in done.stderr
