@@ -81,9 +81,10 @@ mutants: prepare
 	$(BIN)/python -m tools.mutants $(ARGS)
 
 # The whole system under simulated faults, for each of SEEDS (500, or 1000:2000); the tests run 500. JOBS processes.
+# It says where it is; FROM=1500 goes on from there, so that a long campaign can be run in pieces.
 simulate: $(DEV)
 	$(BIN)/python -m mainspring.testing.simulation tests.simulated.system.promises:Promises \
-	  --seeds $${SEEDS:-500} --jobs $${JOBS:-2}
+	  --seeds $${SEEDS:-500} --jobs $${JOBS:-2} $${FROM:+--from $$FROM}
 
 # A million inputs for every face, then what schemathesis makes of the node's own OpenAPI; ARGS as in `python -m tests.fuzz -h`.
 fuzz: $(FUZZ)
