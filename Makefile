@@ -81,9 +81,10 @@ mutants: prepare
 	$(BIN)/python -m tools.mutants $(ARGS)
 
 # The whole system under simulated faults, for each of SEEDS (500, or 1000:2000); the tests run 500. JOBS processes.
+# It says where it is; FROM=1500 goes on from there, so that a long campaign can be run in pieces.
 simulate: $(DEV)
 	$(BIN)/python -m mainspring.testing.simulation tests.simulated.system.promises:Promises \
-	  --seeds $${SEEDS:-500} --jobs $${JOBS:-2}
+	  --seeds $${SEEDS:-500} --jobs $${JOBS:-2} $${FROM:+--from $$FROM}
 
 # A million inputs for every face, then what schemathesis makes of the node's own OpenAPI; ARGS as in `python -m tests.fuzz -h`.
 fuzz: $(FUZZ)
@@ -148,7 +149,7 @@ $(LOWEST): pyproject.toml requirements/dev.txt | $(BIN)/python
 	@rm -rf $(VENV)/lowest && $(BIN)/python -m venv --without-pip $(VENV)/lowest
 	@$(BIN)/python -m tools.requirements lowest > $(VENV)/lowest/constraints.txt
 	@$(PIP) --python $(VENV)/lowest/bin/python install $(PIP_PROGRESS) -c $(VENV)/lowest/constraints.txt \
-	  ".[fast,wasm,otel,postgres,sqlalchemy,mongo,nats,pydantic]" editables hatchling hypothesis pytest pytest-asyncio \
+	  ".[django,fast,mongo,nats,otel,postgres,pydantic,sqlalchemy,wasm]" editables hatchling hypothesis pytest pytest-asyncio \
 	  pytest-timeout pytest-xdist PyYAML trustme "opentelemetry-sdk<1.28"
 	@$(PIP) --python $(VENV)/lowest/bin/python install -q --no-deps --no-build-isolation -e .
 	@touch $@

@@ -66,7 +66,7 @@ def complaints() -> Iterator[str]:
         private = () if "\n# private names: " in source else private_accesses(tree)
         for line, text in sorted({*inner_imports(name, tree, inner), *private}):
             yield f"{path.relative_to(ROOT.parent)}:{line}: {text}"
-    folders = Counter(path.parent for path in modules.values() if path.name != "__init__.py")
+    folders = Counter(path.parent for path in modules.values() if path.name not in ("__init__.py", "__main__.py"))
     for folder, count in folders.items():
         if count > MOST_MODULES:
             yield f"{folder.relative_to(ROOT.parent)}: {count} modules; more than {MOST_MODULES} are too many"

@@ -24,7 +24,7 @@ import asyncio, importlib, pkgutil, mainspring
 from mainspring import App
 from mainspring.testing import simulate
 
-OPTIONAL = ("mainspring.log.engines.", "mainspring.guests", "mainspring.outbox", "mainspring.testing.")
+OPTIONAL = tuple(f"mainspring.{each}" for each in ("contrib", "guests", "log.engines.", "outbox", "testing."))
 for module in pkgutil.walk_packages(mainspring.__path__, "mainspring."):
     if not module.name.startswith(OPTIONAL) and not module.name.endswith("__main__"):
         importlib.import_module(module.name)

@@ -9,6 +9,7 @@ async with connect("ws://127.0.0.1:7070") as bus:
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 import os
 import random as random_module
@@ -452,6 +453,26 @@ class Client(ClientConnection, NodeVerbs):
             body["before"] = moment_ms(wanted["before"], self.clock.wall_ms())
         done = await self.http.call("POST", f"/dlq/{quote(topic, safe='')}/{verb}", body)
         return int(done["count"])
+
+    @overload
+    def replay(
+        self,
+        topic: str,
+        *,
+        since: datetime | timedelta | int | None = None,
+        until: datetime | timedelta | int | None = None,
+        type: builtins.type[T],
+    ) -> AsyncIterator[StoredEvent[T]]: ...
+
+    @overload
+    def replay(
+        self,
+        topic: str,
+        *,
+        since: datetime | timedelta | int | None = None,
+        until: datetime | timedelta | int | None = None,
+        type: Any = None,
+    ) -> AsyncIterator[StoredEvent[Any]]: ...
 
     async def replay(
         self,

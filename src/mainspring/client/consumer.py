@@ -18,7 +18,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Final, Generic, Literal, TypeVar
+from typing import Final, Generic, Literal, Self, TypeVar
 
 from mainspring.client.errors import Closed
 from mainspring.client.subscription import Event, Subscription
@@ -108,6 +108,12 @@ class Consumer(Generic[T]):
         self._running: set[Event[T]] = set()
         self._loops = [asyncio.create_task(self._loop()) for _ in range(concurrency)]
         self._keeper = asyncio.create_task(self._keep_leases())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     async def wait(self) -> None:
         """Until it ends. Raises what ended it, unless it was `stop`."""

@@ -29,6 +29,20 @@ async def test_every_event_is_handled_and_acknowledged(bus: Client, name: str) -
     await consumer.stop()
 
 
+async def test_a_consumer_stops_at_the_end_of_its_block(bus: Client, name: str) -> None:
+    seen: list[int] = []
+
+    async def handle(event: Event[int]) -> None:
+        seen.append(event.payload)
+
+    async with bus.consume(name, handle, group="g"):
+        await bus.publish(name, 1)
+        await eventually(lambda: settled(bus, name))
+    await bus.publish(name, 2)
+    assert seen == [1]
+    assert await bus.lag(name, "g") == 1
+
+
 async def settled(bus: Client, topic: str, group: str = "g") -> bool:
     return await bus.lag(topic, group) == 0
 

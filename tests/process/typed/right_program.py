@@ -31,6 +31,7 @@ from mainspring import (
     Perform,
     Publish,
     RestartPolicy,
+    Retry,
     Sleep,
     SyncClient,
     TaskContext,
@@ -247,6 +248,10 @@ async def over_the_wire() -> None:
             await event.nack(delay=plain_number, reason="later")
         async for untyped in bus.subscribe("orders", group="billing"):
             assert_type(untyped.payload, Any)
+        assert_type(await bus.command("Order.Place", {"id": "a"}, retry=Retry(3), reply=Receipt), Receipt)
+        assert_type(await bus.query("Order.Count", reply=int), int)
+        async for old in bus.replay("orders", type=Order):
+            assert_type(old.payload, Order)
         try:
             await bus.put_topic("orders", partitions=8)
             assert_type(await bus.purge_topic("orders"), int)

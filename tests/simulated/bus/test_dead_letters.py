@@ -71,6 +71,25 @@ async def test_a_redriven_event_comes_to_one_member_of_the_group_that_gave_up(to
 
 
 @in_town
+async def test_a_redriven_event_comes_although_the_answer_is_later_than_the_change(town: Town) -> None:
+    """The group cannot take it while its position is being written; nothing else woke it afterwards."""
+    await kill_events(town, 1)
+    first, _ = town.nodes
+    peer = await subscribed(first, "g")
+    commit = first.engine.commit
+
+    async def answered_late(batches: Any) -> Any:
+        results = await commit(batches)
+        await asyncio.sleep(0.05)
+        return results
+
+    first.engine.commit = answered_late  # type: ignore[method-assign]
+    await first.bus.dead_letters.redrive("t")
+    await settle(1)
+    assert told(await peer.messages()) == [(1, 1, "id-1", 1)]
+
+
+@in_town
 async def test_it_dies_again_with_its_attempts_counted_anew(town: Town) -> None:
     await kill_events(town, 1)
     await town.create("t", maxAttempts=2)

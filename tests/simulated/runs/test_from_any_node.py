@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -134,6 +135,23 @@ async def test_a_cancellation_that_finds_the_owner_dead_is_kept_for_the_next(wor
     a.kill()
     assert await b.durable.cancel("run", "enough")
     await wait(2 * LEASE_MS)
+    assert (await outcomes_of(world))["run"].state == "cancelled"
+
+
+@in_virtual_time
+async def test_a_cancellation_on_a_node_that_loses_the_run_is_made_where_the_run_goes_on(world: World) -> None:
+    """It was never answered, and held up every later cancellation on that node."""
+    a, _ = await nodes(world, "a", "b")
+    a.start(nap, 5, id="run")
+    await wait(10)
+    a.freeze()
+    asked = asyncio.create_task(a.durable.cancel("run", "enough"))
+    await wait(3 * LEASE_MS)
+    assert await owner_of(world, "run") == "b"
+    a.thaw()
+    await wait(LEASE_MS)
+    assert asked.done()
+    assert asked.result()
     assert (await outcomes_of(world))["run"].state == "cancelled"
 
 

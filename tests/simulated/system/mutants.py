@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 
-from mainspring.bus.groups import dead_letters, group
+from mainspring.bus.groups import dead_letters, group, registry
 from mainspring.bus.publishing import publisher
 from mainspring.bus.schedules import schedules
-from mainspring.log import Append, Batch, Log
+from mainspring.bus.topics import compaction
+from mainspring.client import subscription
+from mainspring.log import Append, Batch, Log, Receipt
+from mainspring.outbox import drainer
+from mainspring.runs.durable import durable_runs
 
 Mutant = Callable[[], Any]
 
@@ -107,6 +112,101 @@ def one_attempt_more() -> Any:
     return patched(group.Group, "_is_exhausted", exhausted)
 
 
+def stamps_before_sending() -> Any:
+    send = drainer.Drainer._send
+
+    def early(self: Any, rows: Sequence[Any]) -> None:
+        self.store.sent([(row, "0:1") for row in rows], self.clock.wall_ms())
+        send(self, rows)
+
+    return patched(drainer.Drainer, "_send", early)
+
+
+def sends_a_row_under_another_id_each_time() -> Any:
+    numbers = itertools.count()
+
+    def event(row: Any) -> bytes:
+        return msgspec.json.encode({"id": f"{row.id}/{next(numbers)}", "key": row.key, "payload": {}})
+
+    return patched(drainer, "_event", event)
+
+
+def fires_while_paused() -> Any:
+    async def nothing(self: Any, name: str) -> Any:
+        return self.get(name)
+
+    return patched(schedules.Schedules, "pause", nothing)
+
+
+def forgets_a_firing() -> Any:
+    """The next time is stored, the event now and then is not."""
+    commit, count = Log.commit, itertools.count(1)
+
+    async def forgetful(self: Log, batch: Batch) -> Any:
+        fires = any(isinstance(each, Append) and each.topic.startswith("schedules.") for each in batch.operations)
+        if not fires or next(count) % 7:
+            return await commit(self, batch)
+        kept = Batch([each for each in batch.operations if not isinstance(each, Append)])
+        receipt = await commit(self, kept)
+        return Receipt(((0, 0, True),), receipt.versions)
+
+    return patched(Log, "commit", forgetful)
+
+
+def retention_takes_one_too_many() -> Any:
+    trim = Log.trim
+
+    async def more(self: Log, topic: str, partition: int, below: int) -> None:
+        await trim(self, topic, partition, below + 1)
+
+    return patched(Log, "trim", more)
+
+
+def compaction_takes_the_newest() -> Any:
+    newest = compaction.Compaction._newest
+
+    async def behind(self: Any, *asked: Any) -> Any:
+        found, end = await newest(self, *asked)
+        return {key: offset + 1 for key, offset in found.items()}, end
+
+    return patched(compaction.Compaction, "_newest", behind)
+
+
+def moves_no_group() -> Any:
+    async def nothing(self: Any, group: Any, starts: Any) -> None: ...
+
+    return patched(registry.GroupRegistry, "_move", nothing)
+
+
+def ignores_what_a_publisher_expects() -> Any:
+    submit = Log.submit
+
+    def regardless(self: Log, batch: Batch, callback: Any) -> None:
+        batch.operations[:] = [
+            msgspec.structs.replace(each, expect=None) if isinstance(each, Append) else each
+            for each in batch.operations
+        ]
+        submit(self, batch, callback)
+
+    return patched(Log, "submit", regardless)
+
+
+def says_cancelled_and_goes_on() -> Any:
+    async def nothing(self: Any, run_id: str, reason: Any = None) -> bool:
+        return True
+
+    return patched(durable_runs.DurableRuns, "cancel", nothing)
+
+
+def drops_what_is_rejected() -> Any:
+    """As if it had been acknowledged."""
+
+    def reject(self: Any, reason: str = "") -> Any:
+        return self.ack()
+
+    return patched(subscription.Event, "reject", reject)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     answers_before_the_commit,
     forgets_publish_ids,
@@ -115,4 +215,14 @@ MUTANTS: tuple[Mutant, ...] = (
     settles_without_the_letter,
     acknowledges_one_too_many,
     one_attempt_more,
+    stamps_before_sending,
+    sends_a_row_under_another_id_each_time,
+    fires_while_paused,
+    forgets_a_firing,
+    retention_takes_one_too_many,
+    compaction_takes_the_newest,
+    moves_no_group,
+    ignores_what_a_publisher_expects,
+    says_cancelled_and_goes_on,
+    drops_what_is_rejected,
 )

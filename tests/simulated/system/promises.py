@@ -7,21 +7,18 @@ happen: an id that stayed the same would hide the second time.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import msgspec
 
-from mainspring import App, Effect, Event, Fail, Sleep, WaitSignal, resume
+from mainspring import App, Effect, Event, Sleep, WaitSignal, resume
+from mainspring.beats.errors import BeatRunning
 from mainspring.client import Client, New
 from mainspring.log import Append
-from mainspring.testing.simulation import PlannedStep, Rest, Scenario, operation
-
-T = TypeVar("T")
-KEYS = ("a", "b", "c")
-EVERY_MS = 1_000
+from mainspring.outbox import Outbox
+from mainspring.testing.simulation import PlannedStep, Rest, operation
+from tests.simulated.system.verbs import EVERY_MS, KEYS, Verbs
 
 
 class Note(Effect[int]):
@@ -31,11 +28,13 @@ class Note(Effect[int]):
     number: int
 
 
-class Promises(Scenario):
-    settings: ClassVar = {"ack_timeout_ms": 2_000}
+class Promises(Verbs):
+    operations: ClassVar = 24
+    settings: ClassVar = {"ack_timeout_ms": 2_000, "retention_interval_ms": 700}
+    drainers: ClassVar = (0, 1, 2)
 
     def __init__(self) -> None:
-        self.numbers = itertools.count(1)
+        super().__init__()
         self.sent: set[str] = set()  # ids of `work` that a publisher was told are stored
         self.given: set[str] = set()  # ids of `work` that the group outside was given
         self.last_number: Counter[str] = Counter()  # of each key
@@ -48,9 +47,7 @@ class Promises(Scenario):
         self.ran: set[str] = set()
         self.later: set[str] = set()
         self.memory: dict[str, list[str]] = {}
-
-    def _new_id(self) -> str:
-        return f"n{next(self.numbers)}"
+        self.outboxed: dict[str, list[str]] = defaultdict(list)  # ids in the order of their commits, by key
 
     # -- the program
 
@@ -61,6 +58,7 @@ class Promises(Scenario):
         app.topic("steps")
         self._consumers(app)
         self._runs(app)
+        self.declare_verbs(app)
 
         @app.command("Order.Place", durable=True)
         async def place(data: dict[str, Any], ctx: Any) -> int:
@@ -122,17 +120,14 @@ class Promises(Scenario):
             answers.append(await perform(Note(name, 2)))
             return answers
 
-    # -- what clients do
+        @app.run
+        async def fragile(name: str, perform: Any) -> int:
+            number = await perform(Note(name, 1))
+            if name not in self.mended:
+                raise ValueError("not yet")
+            return int(number)
 
-    async def _insist(self, client: Client, work: Callable[[], Awaitable[T]]) -> T:
-        """Again and again, while the node or its log cannot be reached."""
-        while True:
-            try:
-                return await client.insist(work)
-            except Fail as error:
-                if error.code not in (503, 504):
-                    raise
-                await asyncio.sleep(0.3)
+    # -- what clients do
 
     async def start(self, client: Client) -> None:
         async def received(event: Any) -> None:
@@ -142,6 +137,7 @@ class Promises(Scenario):
             self.given.add(event.id)
 
         client.consume("work", received, group="outside", concurrency=2, retry_delay=0.1, from_="beginning")
+        await self.start_verbs(client)
 
     @operation(weight=4)
     async def publish(self, client: Client, step: PlannedStep) -> None:
@@ -204,8 +200,10 @@ class Promises(Scenario):
         if step.client not in self.apps:
             self.apps[step.client] = self.program()
             self.apps[step.client].use(client)
-        await self.apps[step.client].state.mail.enqueue(step.id)
+        handle = await self.apps[step.client].state.mail.enqueue(step.id)
         self.tasks.add(step.id)
+        if step.random.random() < 0.5:
+            assert await handle.result(timeout=120) == step.id
 
     @operation
     async def pulse(self, client: Client, step: PlannedStep) -> None:
@@ -229,6 +227,20 @@ class Promises(Scenario):
     async def redrive(self, client: Client, step: PlannedStep) -> None:
         await client.redrive("work")
 
+    @operation(weight=2)
+    async def add_to_outbox(self, client: Client, step: PlannedStep) -> None:
+        """The program's own transaction; some of them are rolled back."""
+        if self.database is not None:
+            key, commits = step.random.choice(KEYS), step.random.random() < 0.8
+            ids = [f"{step.id}.{n}" for n in range(step.random.randint(1, 4))]
+            for id in ids:
+                Outbox().add(self.database, "outboxed", {}, key=key, id=id)
+            if commits:
+                self.database.commit()
+                self.outboxed[key] += ids
+            else:
+                self.database.rollback()
+
     # -- what must be true
 
     async def at_rest(self, end: Rest) -> bool:
@@ -238,16 +250,21 @@ class Promises(Scenario):
         letters = {each.original_id for each in await end.nodes[0].bus.dead_letters.page("work")}
         work = {event.id for event in await end.events("work")}
         settled = work <= done | letters  # the lag says nothing of letters that were sent back
-        return settled and self.tasks <= self.ran and self.later <= later and count >= pulses
+        own = settled and self.tasks <= self.ran and self.later <= later and count >= pulses
+        return own and await self.verbs_at_rest(end)
 
     async def check(self, end: Rest) -> None:
         await self._check_work(end)
         await self._check_order(end)
         await self._check_commands_and_runs(end)
-        await self._check_schedule(end)
         await self._check_beats(end)
+        sent: defaultdict[str, list[str]] = defaultdict(list)
+        for event in await end.events("outboxed"):
+            sent[str(event.key)].append(event.id)
+        end.require(sent == self.outboxed, f"rows {dict(self.outboxed)} were sent as {dict(sent)}")
         later = Counter(event.id for event in await end.events("later"))
         end.require(later == Counter(self.later) or later.keys() >= self.later, f"delayed events: {later}")
+        await self.check_verbs(end)
 
     async def _check_work(self, end: Rest) -> None:
         stored = {event.id: event.payload["kind"] for event in await end.events("work")}
@@ -302,19 +319,18 @@ class Promises(Scenario):
             value = (await node.kernel.ask("query", "Memory.Get", {"key": key}))["value"]
             end.require(value in written, f"{key} holds {value}, written were {written}")
 
-    async def _check_schedule(self, end: Rest) -> None:
-        firings = [event.payload["at"] for event in await end.events("ticks")]
-        if "clock jump" in end.faults:
-            return
-        (schedule,) = [each for each in end.nodes[0].bus.schedules.all() if each.name.endswith("tick")]
-        slots = Counter((at - schedule.next_ms) // EVERY_MS for at in firings)
-        end.require(set(slots.values()) <= {1}, f"firings that came twice: {slots.most_common(3)}")
+    async def _replay(self, node: Any) -> Any:
+        while True:
+            try:
+                return await node.heartbeat.areplay()
+            except BeatRunning:
+                await asyncio.sleep(0.01)
 
     async def _check_beats(self, end: Rest) -> None:
         pulses = len(await end.events("pulses"))
         for node in end.nodes:
             end.require(not await node.heartbeat.averify(), f"{node.settings.node} has damaged beats")
-            replay = await node.heartbeat.areplay()
+            replay = await self._replay(node)
             end.require(replay.identical, f"a replay on {node.settings.node} differs: {replay.divergence}")
         count = await end.nodes[0].heartbeat.aread("/count")
         rotten = sum(topic == "pulses" for topic, _, _ in end.damaged)  # perhaps counted before

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+import pytest
+
 from mainspring import App, Event
 from mainspring.client import CannotConnect, Client
 from mainspring.node.settlement import LeaseLost
@@ -121,3 +123,62 @@ def test_a_question_whose_answer_is_lost_ends_with_its_timeout() -> None:
     running = told(Asking, half_open)
     assert not running.ledger.broken
     assert running.scenario.seen == ["asked", "no answer"]  # type: ignore[attr-defined]
+
+
+class Delayed(Scenario):
+    """Three nodes, one of which is an hour behind the others."""
+
+    nodes: ClassVar = (3,)
+    clients: ClassVar = 1
+    kinds: ClassVar = ()
+    operations: ClassVar = 2
+    rest_seconds: ClassVar = 30.0
+
+    def program(self) -> App:
+        return App("story")
+
+    @operation
+    async def publish(self, client: Client, step: PlannedStep) -> None:
+        await client.publish("later", {}, id=step.id, delay=0.5)
+
+    async def at_rest(self, end: Rest) -> bool:
+        return len(await end.events("later")) == self.operations
+
+
+@pytest.mark.parametrize("behind", [0, 1, 2])
+def test_a_delayed_event_waits_for_its_delay_whichever_node_is_behind_the_others(behind: int) -> None:
+    """The node that accepts it and the node that publishes it when it is due may have another time of day."""
+    running = ScenarioRun(Delayed(), 1, None)
+    running.system.machines[behind].set_clock(-3_600_000)
+    try:
+        running.go()
+    finally:
+        running.system.close()
+    assert not running.ledger.broken
+
+
+class DelayedAlone(Story):
+    rest_seconds: ClassVar = 30.0
+
+    def program(self) -> App:
+        return App("story")
+
+    @operation
+    async def publish(self, client: Client, step: PlannedStep) -> None:
+        await client.publish("later", {}, id="one", delay=3)
+
+    async def at_rest(self, end: Rest) -> bool:
+        return len(await end.events("later")) == 1
+
+
+def test_a_clock_that_is_set_back_while_the_disk_is_full_delays_nothing_for_longer() -> None:
+    """What was to be stored about it could not be, and was not tried again."""
+
+    def prepare(running: ScenarioRun, disk: Disk) -> None:
+        def strike() -> None:
+            running.system.machines[0].set_clock(-3_600_000)
+            disk.trouble("full", 4_000)
+
+        running.system.timeline.after(2_000, strike)
+
+    assert not told(DelayedAlone, prepare).ledger.broken

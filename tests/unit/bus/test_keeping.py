@@ -152,3 +152,16 @@ def test_compaction_is_right_wherever_a_crash_interrupts_it(rounds: list[Any], c
         assert await offsets(world) == kept
 
     story()
+
+
+@in_virtual_time(retention_interval_ms=1_000, group_expiry_ms=60_000)
+async def test_a_group_that_nobody_uses_is_deleted_and_one_with_a_member_is_not(world: World) -> None:
+    reader, gone = world.connect(), world.connect()
+    await reader.subscribe("t", "kept")
+    await gone.subscribe("t", "left")
+    await reader.publish("t", 1)
+    gone.session.close()
+    await settle(50)
+    assert {info.group for info in world.bus.groups.infos("t")} == {"kept", "left"}
+    await settle(90)
+    assert {info.group for info in world.bus.groups.infos("t")} == {"kept"}

@@ -134,12 +134,19 @@ class Schedules:
         """A row was written or deleted, here or on another node."""
         if record.key.startswith(DELAYED):
             if record.version != ABSENT and self._role.held:
-                self.plan(_due_of(record.key))
+                self._plan_delayed(record)
             return
         if record.version == ABSENT:
             self._forget(record.key.removeprefix(NAMED))
         else:
             self._keep(_decode_schedule(record.value), record.version)
+
+    def _plan_delayed(self, record: KeptRecord) -> None:
+        if _decode_delayed(record.value).accepted > self._clock.wall_ms() + CLOCK_JUMP_MS:
+            self._ahead = None  # the node that accepted it is ahead of this one: its delay counts from now
+            self._fire(None)
+        else:
+            self.plan(_due_of(record.key))
 
     def on_called(self, record: KeptRecord) -> None:
         """A call was made or skipped, here or on another node."""
@@ -424,15 +431,18 @@ class Schedules:
 
     async def _notice_clock(self) -> None:
         """After a clock was set back no delayed event waits for longer than its own delay, counted from now."""
-        before, self._ahead = self._ahead, self._clock.wall_ms() - self._clock.now_ms()
-        if before is not None and self._ahead > before - CLOCK_JUMP_MS:
-            return
-        now = self._clock.wall_ms()
+        before, now = self._ahead, self._clock.wall_ms()
+        ahead = now - self._clock.now_ms()
+        if before is None or ahead <= before - CLOCK_JUMP_MS:
+            await self._wait_from_now(before, ahead, now)
+        self._ahead = ahead  # not before: when the log cannot write, it is tried again
+
+    async def _wait_from_now(self, before: int | None, ahead: int, now: int) -> None:
         async for record in self._log.scan(SPACE, DELAYED):
             due, row = _due_of(record.key), _decode_delayed(record.value)
             if row.accepted <= now:
                 continue
-            left = due - row.accepted if before is None else due + self._ahead - before - now
+            left = due - row.accepted if before is None else due + ahead - before - now
             batch = Batch()
             self._role.guard(batch)
             batch.delete(SPACE, record.key, expect=record.version)

@@ -95,6 +95,7 @@ class DurableRuns:
         self._source = source
         self._watched: dict[str, list[Run[Any]]] = {}  # handles of runs that are not executed here
         self._looking: set[str] = set()
+        self._ending: list[tuple[Run[Any], asyncio.Future[None]]] = []  # by hand: done if another node executes it now
         self._tasks = BackgroundTasks(logger, "durable runs")
         scheduler.on_outcome.append(self._on_outcome)
 
@@ -318,6 +319,9 @@ class DurableRuns:
         self._runs.pop(run.id, None)
         self.signals.forget_run(run.id)
         self.blocked.forget(run.id)
+        for each, lost in self._ending:
+            if each is run:
+                resolve(lost, None)
 
     def drop(self, run_id: str) -> None:
         """Stop executing a run that is about to be removed from the log."""
@@ -413,8 +417,15 @@ class DurableRuns:
         if run is None or run.done:
             return False
         self.scheduler.settle(run, outcome)
-        await run.outcome()
-        return True
+        lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        ended = asyncio.ensure_future(run.outcome())
+        self._ending.append((run, lost))
+        try:
+            await asyncio.wait((ended, lost), return_when=asyncio.FIRST_COMPLETED)
+            return ended.done()  # else nothing of it was stored, and who executes it is to be asked
+        finally:
+            ended.cancel()
+            self._ending.remove((run, lost))
 
     async def _without_program(self, run_id: str) -> Run[Any] | None:
         """An unfinished run that nobody can execute, to be ended, with those that are attached to it."""

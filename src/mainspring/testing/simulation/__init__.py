@@ -5,7 +5,7 @@
 - `explorer`: many seeds; the shortest story of a run that fails
 - `ledger`: what was observed, and what is promised to every program
 - `faults`: every kind of fault, and what it does
-- `machines`: nodes over their lives, and clients
+- `machines`: nodes over their lives, and clients; `drainers`: of the program's outbox
 - `network`, `disk`: what they are connected by and keep their logs on
 - `processes`: virtual time, clocks, who runs when
 """

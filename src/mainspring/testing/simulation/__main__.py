@@ -1,4 +1,7 @@
-"""python -m mainspring.testing.simulation MODULE:SCENARIO [--seeds 500] [--seed 17 [--steps 2,5]] [--jobs 2]"""
+"""python -m mainspring.testing.simulation MODULE:SCENARIO [--seeds 500 [--from 200]] [--seed 17 [--steps 2]] [--jobs 2]
+
+While it goes on it says after every 500 seeds where it is. Interrupted, it says from which seed on to go on (`--from`).
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ def main() -> int:
     )
     parser.add_argument("scenario", help="MODULE:CLASS, a Scenario")
     parser.add_argument("--seeds", default="500", help="how many, or FIRST:END")
+    parser.add_argument("--from", type=int, dest="first", help="begin with this seed: those before were tried")
     parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     parser.add_argument("--seed", type=int, help="show this run")
     parser.add_argument("--steps", help="of that run only these steps of its plan: 2,5,9, or none")
@@ -30,14 +34,21 @@ def main() -> int:
         print("\n".join(result.broken) or "every promise was kept")
         return bool(result.broken)
     first, _, end = asked.seeds.rpartition(":")
-    report = explore(scenario, range(int(first or 0), int(end)), jobs=asked.jobs, progress=_show)
-    print(report)
-    return bool(report.failures)
+    seeds = range(int(first or 0) if asked.first is None else asked.first, int(end))
+    shown = Exploration()
 
+    def show(report: Exploration) -> None:
+        nonlocal shown
+        shown = report
+        if report.seeds % 500 == 0:
+            print(f"next: {report.next_seed}; {str(report).splitlines()[0]}", file=sys.stderr, flush=True)
 
-def _show(report: Exploration) -> None:
-    if report.seeds % 500 == 0:
-        print(str(report).partition("\n")[0], file=sys.stderr, flush=True)
+    try:
+        shown = explore(scenario, seeds, jobs=asked.jobs, progress=show)
+    except KeyboardInterrupt:
+        print(f"interrupted; go on with --from {seeds.start if shown.next_seed is None else shown.next_seed}")
+    print(shown)
+    return bool(shown.failures)
 
 
 if __name__ == "__main__":

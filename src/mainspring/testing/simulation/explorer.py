@@ -40,6 +40,7 @@ class Exploration:
     """What came of many seeds."""
 
     seeds: int = 0
+    next_seed: int | None = None  # all before this one were tried
     seconds: float = 0.0
     met: Counter[str] = field(default_factory=Counter)
     failures: list[FailingSeed] = field(default_factory=list)
@@ -70,6 +71,7 @@ def explore(
             results = pool.map(_try, work, chunksize=8)
         for seed, met, failed in results:
             report.seeds += 1
+            report.next_seed = seed + 1
             report.met += met
             if failed:
                 report.failures.append(shorten(scenario, seed))

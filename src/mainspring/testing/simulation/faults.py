@@ -52,14 +52,22 @@ def stall(system: System, source: random.Random) -> str:
     return f"{machine.name} stalls for {ms} ms"
 
 
+def drainer_kill(system: System, source: random.Random) -> str:
+    drainer, down = source.choice(system.drainers), source.choice((0, 500, 5_000))
+    if drainer.process is None:
+        return ""
+    drainer.kill(down)
+    return f"{drainer.name} is killed, for {down} ms"
+
+
 def client_stall(system: System, source: random.Random) -> str:
-    process, ms = source.choice(system.clients), source.choice((300, 2_500, 6_000))
+    process, ms = source.choice(system.outside), source.choice((300, 2_500, 6_000))
     process.stall(ms)
     return f"{process.host} stalls for {ms} ms"
 
 
 def partition(system: System, source: random.Random) -> str:
-    return _cut(system, source, [process.host for process in system.clients])
+    return _cut(system, source, [process.host for process in system.outside])
 
 
 def log_out_of_reach(system: System, source: random.Random) -> str:
@@ -151,4 +159,5 @@ ON_A_DISK: Final[dict[str, Strike]] = {  # of one node's own
     "bit flip": flip,
 }
 ON_A_SERVER: Final[dict[str, Strike]] = {"log out of reach": log_out_of_reach}  # that several nodes share
-KINDS: Final = {**ALWAYS, **ON_A_DISK, **ON_A_SERVER}
+ON_AN_OUTBOX: Final[dict[str, Strike]] = {"drainer kill": drainer_kill}
+KINDS: Final = {**ALWAYS, **ON_A_DISK, **ON_A_SERVER, **ON_AN_OUTBOX}

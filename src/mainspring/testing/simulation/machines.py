@@ -12,14 +12,16 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import aiohttp
+import msgspec
 from aiohttp import web
 
 from mainspring.app import App
-from mainspring.client import Client, NodeHttp, Options, Place
+from mainspring.client import CannotConnect, Client, NodeHttp, Options, Place
 from mainspring.errors import MainspringError
+from mainspring.loop import time_limit
 from mainspring.message import counted_ids
 from mainspring.node import Core, Node, web_runner
 from mainspring.server import Connections
@@ -30,8 +32,12 @@ from mainspring.testing.simulation.ledger import Ledger
 from mainspring.testing.simulation.network import Network
 from mainspring.testing.simulation.processes import SimulatedProcess, Timeline
 
+if TYPE_CHECKING:
+    from mainspring.testing.simulation.drainers import DrainerMachine
+
 START_AGAIN_MS: Final = 1_000
 LEASE_MS: Final = 3_000
+ANSWER_S: Final = 10.0  # a node that has not answered a drainer by then is given up
 
 
 class SystemNode(Node):
@@ -161,12 +167,18 @@ class System:
         self.trace: list[str] = []
         self.machines: list[NodeMachine] = []
         self.clients: list[SimulatedProcess] = []
+        self.drainers: list[DrainerMachine] = []
         self.processes: list[SimulatedProcess] = []
         self.program = program
         self._settings = settings
         memory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # a disk that is never really synced
         self._folder = tempfile.TemporaryDirectory(prefix="mainspring-", dir=memory, ignore_cleanup_errors=True)
         self.folder: Path = Path(self._folder.name)
+
+    @property
+    def outside(self) -> list[SimulatedProcess]:
+        """Everybody who talks to nodes and is none: clients and drainers."""
+        return [*self.clients, *(each.process for each in self.drainers if each.process is not None)]
 
     def note(self, text: str) -> None:
         """Write down what happened; the same seed gives the same text."""
@@ -223,6 +235,8 @@ class System:
             machine.storage.heal()
 
     def close(self) -> None:
+        for drainer in self.drainers:
+            drainer.end()
         for process in self.processes:
             process.close()
         for machine in self.machines:
@@ -254,15 +268,42 @@ class SystemClient(Client):
 
 
 class SystemHttp(NodeHttp):
+    async def send(self, method: str, path: str, body: bytes, content_type: str) -> Any:
+        """One request with a body that is encoded already. Raises like `call`, and is not tried again."""
+        timeout, trouble = aiohttp.ClientTimeout(total=None, sock_connect=10), "the node does not answer"
+        headers = {"Content-Type": content_type}
+        asking = self._request(method, path, {}, trouble, data=body, headers=headers, timeout=timeout)
+        try:
+            async with time_limit(ANSWER_S), asking as response:
+                return msgspec.json.decode(await response.read())
+        except TimeoutError:
+            raise CannotConnect(f"{trouble} in time", remedy="is it running?") from None
+
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=_Connector("-"))
+            self._session = aiohttp.ClientSession(connector=_Connector())
         return self._session
 
 
 class _Connector(aiohttp.UnixConnector):
     """On the simulated network the name of a host is where it is reached."""
 
+    def __init__(self) -> None:
+        super().__init__("-")
+        self._acquired: Any = _InOrder()
+
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         self._path = req.url.host
         return await super()._create_connection(req, traces, timeout)
+
+
+class _InOrder(dict[Any, None]):
+    """A set that is gone through in the order of adding: by address, the same seed would not give the same run."""
+
+    def add(self, item: Any) -> None:
+        self[item] = None
+
+    def discard(self, item: Any) -> None:
+        self.pop(item, None)
+
+    remove = dict.__delitem__

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 MS: Final = 1_000_000  # in nanoseconds
 NEVER: Final = sys.maxsize
-START_MS: Final = 1_767_225_600_000  # 1 January 2026, 00:00 UTC
+START_MS: Final = 1_767_225_600_000 - 3_000  # 1 January 2026, 00:00 UTC, comes while things break: so does a minute
 
 
 class Timeline:
@@ -70,11 +70,18 @@ class Timeline:
 
     def _step(self, end: int) -> None:
         agenda = self._agenda
-        now = min([agenda[0][0] if agenda else end, end, *(each.next_ns() for each in self.processes)])
-        self.now_ns = now = max(now, self.now_ns)
+        now = end
+        if agenda and agenda[0][0] < now:
+            now = agenda[0][0]
+        for each in self.processes:
+            if each.wakes_ns < now:
+                now = each.wakes_ns
+        if now < self.now_ns:
+            now = self.now_ns
+        self.now_ns = now
         while agenda and agenda[0][0] <= now:
             heapq.heappop(agenda)[2]()
-        able = [each for each in self.processes if each.next_ns() <= now]
+        able = [each for each in self.processes if each.wakes_ns <= now]
         if len(able) > 1:
             self._order.shuffle(able)
         for process in able:
@@ -93,7 +100,7 @@ class SimulatedProcess:
         self._timeline = timeline
         self._ahead_ns = self.clock.now_ns() - timeline.now_ns  # of its monotonic clock
         self._stalled_ns = 0
-        self._due_ns: int | None = 0
+        self.wakes_ns: int = 0  # when it could do something
         self._left: set[asyncio.Task[Any]] = set()
         self.loop: SimulatedEventLoop = SimulatedEventLoop(self, network)
         self.loop.set_exception_handler(self._note)
@@ -105,10 +112,10 @@ class SimulatedProcess:
         """Call this in the process, as soon as it runs."""
         if self.alive:
             self.loop.call_soon(function, *arguments)
-            self._due_ns = 0
+            self.wakes_ns = self._stalled_ns
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        self._due_ns = 0
+        self.wakes_ns = self._stalled_ns
         return self.loop.create_task(work)
 
     # -- what happens to it
@@ -121,6 +128,7 @@ class SimulatedProcess:
     def stall(self, ms: float) -> None:
         """Nothing of it runs for so long: it was stopped, or one of its functions blocks."""
         self._stalled_ns = max(self._stalled_ns, self._timeline.now_ns + int(ms * MS))
+        self.wakes_ns = max(self.wakes_ns, self._stalled_ns)
 
     def kill(self) -> None:
         """It is gone. What is left of it is kept, so that nothing of it runs, not even its clean-up."""
@@ -143,19 +151,13 @@ class SimulatedProcess:
 
     # -- for the timeline
 
-    def next_ns(self) -> int:
-        """When it could do something."""
-        return NEVER if self._due_ns is None else max(self._due_ns, self._stalled_ns)
-
     def turn(self) -> None:
         """Let everything happen that can happen now."""
         clock = self.clock
         clock.move_to_ns(max(clock.now_ns(), self._timeline.now_ns + self._ahead_ns))
-        self._due_ns = None
         self.loop.turn()
         due = self.loop.due_ns
-        if due is not None and self._due_ns is None:
-            self._due_ns = due - self._ahead_ns
+        self.wakes_ns = NEVER if due is None else max(due - self._ahead_ns, self._stalled_ns)
 
     def _note(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
@@ -169,7 +171,6 @@ class SimulatedEventLoop(VirtualEventLoop):
         super().__init__(process.clock)
         self._process = process
         self._network = network
-        self._resting = True
         self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
@@ -178,29 +179,47 @@ class SimulatedEventLoop(VirtualEventLoop):
         return task
 
     def turn(self) -> None:
-        """Run what can run now; `due_ns` is then the next deadline."""
-        self._resting = False
+        """Run what can run now; `due_ns` is then the next deadline.
+
+        What asyncio's own loop does, without looking for what comes from outside: nothing does.
+        """
         before, hooks = asyncio._get_running_loop(), sys.get_asyncgen_hooks()
         asyncio._set_running_loop(self)
         sys.set_asyncgen_hooks(self._asyncgen_firstiter_hook, self._asyncgen_finalizer_hook)  # type: ignore[attr-defined]
         try:
-            while not self._resting:
-                self._run_once()  # type: ignore[attr-defined]
+            while self._collect_due():
+                ready = self._ready  # type: ignore[attr-defined]
+                for _ in range(len(ready)):
+                    handle = ready.popleft()
+                    if not handle._cancelled:
+                        handle._run()
         finally:
             sys.set_asyncgen_hooks(*hooks)
             asyncio._set_running_loop(before)
 
+    def _collect_due(self) -> bool:
+        """Whether something can run now."""
+        ready, scheduled = self._ready, self._scheduled  # type: ignore[attr-defined]
+        now = self.time()
+        while scheduled:
+            handle = scheduled[0]
+            if handle._cancelled:
+                self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
+            elif handle._when <= now:
+                ready.append(handle)
+            else:
+                break
+            heapq.heappop(scheduled)
+            handle._scheduled = False
+        if ready:
+            return True
+        self.due_ns = None
+        if scheduled:
+            self.due_ns = self.clock.now_ns() + max(1, round((scheduled[0]._when - now) * 1e9))
+        return False
+
     def is_running(self) -> bool:
         return asyncio._get_running_loop() is self
-
-    def _wait(self, select: Any, timeout_s: float | None) -> Any:
-        """Nothing comes from outside; with nothing left to do at this instant it rests."""
-        if timeout_s is None or timeout_s > 0:
-            self.due_ns = None if timeout_s is None else self.clock.now_ns() + max(1, round(timeout_s * 1e9))
-            self._resting = True
-        elif not self._ready:  # type: ignore[attr-defined]
-            self._pass_instant()
-        return []
 
     def _write_to_self(self) -> None:
         """Nobody else wakes it."""

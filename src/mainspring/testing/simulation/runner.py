@@ -22,10 +22,11 @@ from mainspring.app import App, HandlerCall, Next
 from mainspring.client import Client
 from mainspring.errors import Fail, MainspringError
 from mainspring.testing.simulation.disk import Disk, LogServer, SqliteDisk
+from mainspring.testing.simulation.drainers import DrainerMachine, OutboxDatabase
 from mainspring.testing.simulation.faults import KINDS
 from mainspring.testing.simulation.ledger import Ledger
 from mainspring.testing.simulation.machines import NodeMachine, System, SystemNode
-from mainspring.testing.simulation.processes import SimulatedProcess
+from mainspring.testing.simulation.processes import START_MS, SimulatedProcess
 from mainspring.testing.simulation.scenario import PlannedStep, Scenario
 from mainspring.testing.world import SeenEvent, stored_events
 
@@ -72,6 +73,13 @@ class ScenarioRun:
         self._doing: list[asyncio.Task[None]] = []
         self._clients: list[Client] = []
         self._add_machines(scenario.node_count(seed))
+        self.database: OutboxDatabase | None = None
+        if count := scenario.drainer_count(seed):
+            self.database = database = OutboxDatabase(self.system.folder)
+            scenario.database = database.connection
+            self.system.drainers += [
+                DrainerMachine(self.system, f"drainer-{number + 1}", database) for number in range(count)
+            ]
 
     def _add_machines(self, count: int) -> None:
         system, seed = self.system, self.seed
@@ -120,6 +128,8 @@ class ScenarioRun:
         if not timeline.run(lambda: all(machine.is_ready for machine in system.machines), BOOT_MS):
             self.ledger.breaks(f"the nodes did not boot: {system.trace[-3:]}")
             return
+        for drainer in system.drainers:
+            drainer.boot()
         for process, client in zip(system.clients, self._clients, strict=True):
             self._call(process, client.__aenter__())
         self._call(system.clients[0], self.scenario.start(self._clients[0]))
@@ -175,6 +185,8 @@ class ScenarioRun:
             return "a node is not ready"
         if undone := [step for step, task in zip(self._operations(), self._doing, strict=True) if not task.done()]:
             return f"step {undone[0].number} ({undone[0].name}) is not done"
+        if self.database is not None and (waiting := self.database.waiting()):
+            return f"{waiting} rows of the outbox wait"
         for machine in machines:
             assert machine.process is not None
             assert machine.node is not None
@@ -196,7 +208,9 @@ class ScenarioRun:
         for topic in await log.topics():
             views = {node.settings.node: await stored_events(node.log, topic) for node in end.nodes}
             heads = {bounds.partition: bounds.head for bounds in await log.bounds(topic)}
-            self.ledger.compare(topic, views, heads, end.damaged)
+            found = end.nodes[0].bus.topics.find(topic)
+            compacted = found is not None and found.config.compact
+            self.ledger.compare(topic, views, heads, end.damaged, gaps=compacted)
 
     def _call(self, process: SimulatedProcess, work: Coroutine[Any, Any, T]) -> T | None:
         """Have this done in a process, while time passes."""
@@ -245,6 +259,11 @@ class Rest:
     def nodes(self) -> list[SystemNode]:
         """The nodes as they are now, for what this face does not offer."""
         return [machine.node for machine in self.machines if machine.node is not None]
+
+    @property
+    def began_ms(self) -> int:
+        """The time of day when the run began: epoch ms."""
+        return START_MS
 
     @property
     def damaged(self) -> set[tuple[str, int, int]]:

@@ -19,13 +19,14 @@ A new object is made for each run, so what it remembers is of that run.
 from __future__ import annotations
 
 import random
+import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mainspring.app import App
 from mainspring.client import Client
-from mainspring.testing.simulation.faults import KINDS, ON_A_DISK, ON_A_SERVER
+from mainspring.testing.simulation.faults import KINDS, ON_A_DISK, ON_A_SERVER, ON_AN_OUTBOX
 
 if TYPE_CHECKING:
     from mainspring.testing.simulation.runner import Rest
@@ -74,6 +75,7 @@ class Scenario:
 
     nodes: ClassVar[Sequence[int]] = (1, 3)  # one node has a disk of its own; several share a log on a server
     clients: ClassVar[int] = 2
+    drainers: ClassVar[Sequence[int]] = (0,)  # of the program's outbox, which is in `database`
     operations: ClassVar[int] = 20
     faults: ClassVar[Sequence[int]] = (1, 3, 5, 8)
     kinds: ClassVar[Sequence[str]] = tuple(KINDS)
@@ -81,6 +83,7 @@ class Scenario:
     rest_seconds: ClassVar[float] = 240.0  # within which everything must come to rest afterwards
     sqlite: ClassVar[float] = 0.15  # of the runs with one node have the real SQLite engine on their disk
     settings: ClassVar[dict[str, Any]] = {}  # of every node
+    database: sqlite3.Connection | None = None  # of the program, with the table of an `Outbox`, if there are drainers
 
     def program(self) -> App:
         """The app, anew for each life of each node. What it remembers is gone with that life."""
@@ -102,6 +105,10 @@ class Scenario:
         """How many nodes a run with this seed has."""
         return random.Random(f"{seed}/nodes").choice(self.nodes)
 
+    def drainer_count(self, seed: int) -> int:
+        """How many drainers a run with this seed has."""
+        return random.Random(f"{seed}/drainers").choice(self.drainers)
+
     def uses_sqlite(self, seed: int) -> bool:
         """Whether a run of one node has the real SQLite engine on its disk; else one of the simulation's own."""
         return random.Random(f"{seed}/sqlite").random() < self.sqlite
@@ -112,7 +119,8 @@ class Scenario:
         weights = {name: getattr(getattr(type(self), name), "__operation_weight__", 0) for name in dir(type(self))}
         names = [name for name, weight in sorted(weights.items()) for _ in range(weight)]
         elsewhere = ON_A_SERVER if self.node_count(seed) == 1 else ON_A_DISK
-        kinds = [kind for kind in self.kinds if kind not in elsewhere]
+        absent = {} if self.drainer_count(seed) else ON_AN_OUTBOX
+        kinds = [kind for kind in self.kinds if kind not in elsewhere and kind not in absent]
         kinds = source.sample(kinds, min(len(kinds), source.randint(1, 5)))
         wanted = [(source.uniform(0, self.seconds), source.choice(names), False) for _ in range(self.operations)]
         if kinds:

@@ -590,6 +590,7 @@ class SharedSupply:
                 pass  # the change feed says how things stand
             finally:
                 self._delivery.unlock(shared.position)
+                self._delivery.wake(shared.position.group)  # the change may have come while it was locked
             await asyncio.sleep(MOVE_PAUSE_S)
         raise Unavailable(f"group {shared.position.group.name!r} is too busy to be moved", remedy="try again")
 
@@ -618,6 +619,7 @@ class SharedSupply:
                 in_doubt = True
             finally:
                 self._delivery.unlock(position)
+                self._delivery.wake(position.group)  # the change may have come while it was locked
             await asyncio.sleep(MOVE_PAUSE_S)
         raise Unavailable(f"group {position.group.name!r} is too busy to take events back", remedy="try again")
 
