@@ -149,7 +149,7 @@ $(LOWEST): pyproject.toml requirements/dev.txt | $(BIN)/python
 	@rm -rf $(VENV)/lowest && $(BIN)/python -m venv --without-pip $(VENV)/lowest
 	@$(BIN)/python -m tools.requirements lowest > $(VENV)/lowest/constraints.txt
 	@$(PIP) --python $(VENV)/lowest/bin/python install $(PIP_PROGRESS) -c $(VENV)/lowest/constraints.txt \
-	  ".[fast,wasm,otel,postgres,sqlalchemy,mongo,nats,pydantic]" editables hatchling hypothesis pytest pytest-asyncio \
+	  ".[django,fast,mongo,nats,otel,postgres,pydantic,sqlalchemy,wasm]" editables hatchling hypothesis pytest pytest-asyncio \
 	  pytest-timeout pytest-xdist PyYAML trustme "opentelemetry-sdk<1.28"
 	@$(PIP) --python $(VENV)/lowest/bin/python install -q --no-deps --no-build-isolation -e .
 	@touch $@

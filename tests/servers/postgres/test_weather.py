@@ -119,7 +119,7 @@ async def test_in_doubt_only_while_the_server_stays_away(address: str, open_engi
             asyncio.get_running_loop().call_later(0.05, proxy.cut)
 
     at = address.replace(f":{server.port}/", f":{proxy.port}/")
-    engine = await open_engine("patience_ms=400", at=at, step=step)
+    engine = await open_engine("patience_ms=2500", at=at, step=step)
     assert isinstance(await commit(engine, "a"), Receipt)
     armed = True
     assert isinstance(await commit(engine, "b"), InDoubt)

@@ -30,6 +30,11 @@ def test_every_dependency_has_a_lower_bound_that_the_lock_is_not_below() -> None
         assert _numbers(chosen[canonical(name)]) >= _numbers(bound), name
 
 
+def test_the_lowest_versions_are_installed_of_every_extra() -> None:
+    (extras,) = re.findall(r'"\.\[([a-z,]+)\]"', (ROOT / "Makefile").read_text())
+    assert set(extras.split(",")) == project()["optional-dependencies"].keys()
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 

@@ -140,7 +140,7 @@ def may_pass(error: BaseException) -> bool:
 
 def translated(error: BaseException, shown: str) -> MainspringError:
     """What to raise for it; `shown` is the address without its password."""
-    reason = f"{error or type(error).__name__}"[:300]
+    reason = (str(error) or type(error).__name__)[:300]
     if isinstance(error, _ACCESS):
         return LogAccess(
             f"PostgreSQL at {shown} refuses this user: {reason}",
