@@ -83,10 +83,12 @@ class Running:
         node = Node(self._settings, self._app, sockets=self._sockets)
         await node.boot()
         self._node = node
+        if self._client is not None:  # what waits there for an answer gets it, and others look there, too
+            await node.private_socket()
         node.on_shutdown(self._changed.set)
 
     async def _open_client(self) -> Client:
-        """It is kept when this process becomes the node: what waits for an answer there gets it."""
+        """It is kept when this process becomes the node."""
         self._client = connect(
             ADDRESS,
             unix_socket=str(private_place(self._settings.data)),

@@ -213,7 +213,8 @@ def test_a_language_model_finds_the_tools_of_a_node_at_an_address(node: Serving,
         )
     )
     said = mainspring("mcp", "--only", "Small.*", "--allow-changes", "--url", url_of(node), stdin=asked).stdout
-    tools, called = (json.loads(line)["result"] for line in said.splitlines())
+    by_id = {each["id"]: each["result"] for each in map(json.loads, said.splitlines())}
+    tools, called = by_id[1], by_id[2]
     assert {tool["name"] for tool in tools["tools"]} == {"Small_Double", "Small_Refuse"}
     assert (called["isError"], called["content"][0]["text"]) == (False, "8")
 

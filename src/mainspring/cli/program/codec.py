@@ -9,7 +9,7 @@ import msgspec
 import typer
 
 from mainspring.app import App
-from mainspring.cli.support.output import CommandFailed
+from mainspring.cli.support.output import CommandFailed, SpeaksJsonOption
 from mainspring.codec import BadCodec, Codec, Encoding
 from mainspring.import_path import find_object
 
@@ -30,11 +30,12 @@ def find_encoding(place: str) -> Encoding:
         raise CommandFailed(f"{place}: {error.message}", remedy=error.remedy) from None
 
 
-def decode(program: ProgramOfCodec) -> None:
+def decode(program: ProgramOfCodec, as_json: SpeaksJsonOption = True) -> None:
     """Decode what a codec has encoded in lines of JSON. Reads standard input.
 
     What the codec has no key for stays as it is. Example: `tail orders --json | mainspring decode shop:app`.
     """
+    del as_json
     encoding = find_encoding(program)
     for line in sys.stdin.buffer:
         if line.strip():
