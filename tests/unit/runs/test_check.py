@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from mainspring.cli.node.log import app as log_command
 from mainspring.cli.program.runs import app as runs_command
 from mainspring.errors import MainspringError
 from mainspring.log import Log, LogMissing, SqliteEngine, log_file
@@ -158,6 +159,11 @@ def invoke(*words: str) -> Any:
     return CliRunner().invoke(runs_command, list(words))
 
 
+def offline(*words: str) -> Any:
+    """`mainspring log runs`, which needs no node."""
+    return CliRunner().invoke(log_command, ["runs", *words])
+
+
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
     """A module of its own for each test, with a run of its program in ./data."""
@@ -186,26 +192,26 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtur
     return name
 
 
-def test_list_and_show_read_the_log(shop: str) -> None:
-    listed = invoke("list")
+def test_runs_are_listed_and_shown_without_a_node(shop: str) -> None:
+    listed = offline()
     assert listed.exit_code == 0, listed.output
-    assert [line.split()[:2] for line in listed.output.splitlines()] == [
+    assert [line.split()[:2] for line in listed.output.splitlines()[1:]] == [
         ["order-1", "running"],
         ["order-2", "cancelled"],
     ]
-    assert json.loads(invoke("list", "--state", "cancelled", "--json").output)["id"] == "order-2"
-    shown = invoke("show", "order-1").output
+    assert json.loads(offline("--state", "cancelled", "--json").output)["id"] == "order-2"
+    shown = offline("order-1").output
     assert "run order-1  checkout[10]  running" in shown
     assert 'Charge {"amount":10}  -> 10' in shown
     assert 'Sleep {"ms":3600000}  ... unanswered' in shown
-    assert "changed their mind" in invoke("show", "order-2").output
+    assert "changed their mind" in offline("order-2").output
 
 
 def test_check_reads_what_show_writes(shop: str) -> None:
     journals = Path("journals")
     journals.mkdir()
     for run_id in ("order-1", "order-2"):
-        (journals / f"{run_id}.json").write_text(invoke("show", run_id, "--json").output)
+        (journals / f"{run_id}.json").write_text(offline(run_id, "--json").output)
     good = invoke("check", f"{shop}:app", str(journals))
     assert good.exit_code == 0, good.output
     assert "ok   order-1  checkout  1 effects" in good.output
@@ -224,7 +230,7 @@ def test_a_file_that_is_no_journal_is_named(shop: str) -> None:
 
 
 def test_unknown_runs_and_absent_nodes_are_errors_with_a_remedy(shop: str, tmp_path: Path) -> None:
-    unknown = invoke("show", "nobody")
+    unknown = offline("nobody")
     assert isinstance(unknown.exception, MainspringError)
     for words in (["start", "checkout", "1"], ["signal", "a", "b"], ["cancel", "a"], ["retry", "a"]):
         result = invoke(*words, "--socket", str(tmp_path / "nothing.sock"))
@@ -240,7 +246,7 @@ def test_a_history_is_json_both_ways() -> None:
 
 
 def test_where_there_is_no_log_the_remedy_is_said_and_none_is_made(tmp_path: Path) -> None:
-    listed = invoke("list", "--data", str(tmp_path / "nowhere"))
+    listed = offline("--data", str(tmp_path / "nowhere"))
     assert isinstance(listed.exception, LogMissing)
     assert "--data" in listed.exception.remedy
     assert not (tmp_path / "nowhere").exists()
