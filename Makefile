@@ -30,7 +30,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 2 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants simulate fuzz lowest lock release chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants simulate fuzz fuzz-openapi lowest lock release chaos pages clean help
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -19
@@ -90,6 +90,10 @@ simulate: $(DEV)
 fuzz: $(FUZZ)
 	$(BIN)/python -m tests.fuzz $(ARGS)
 	$(BIN)/python -m tests.fuzz.openapi $(VENV)/schemathesis/bin/schemathesis
+
+# The second half alone; ARGS go to `schemathesis run`.
+fuzz-openapi: $(FUZZ)
+	$(BIN)/python -m tests.fuzz.openapi $(VENV)/schemathesis/bin/schemathesis $(ARGS)
 
 # What the lower bounds in pyproject.toml promise. Tests of outside tools (SDKs, web frameworks) skip themselves there.
 lowest: $(LOWEST)
