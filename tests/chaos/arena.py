@@ -21,6 +21,7 @@ import msgspec
 
 from mainspring.client import CannotConnect, Client, ClientError, NodeRefused, connect
 from mainspring.client.http import NodeHttp
+from mainspring.errors import Fail
 from mainspring.log import LogUnavailable
 from tests.chaos.history import Confirmed, History, Stored
 from tests.chaos.proxy import Proxy
@@ -363,7 +364,7 @@ class Arena:
             try:
                 groups = await _groups(http)
                 ended = await self._outcomes(http)
-            except (ClientError, CannotConnect, TimeoutError):
+            except (ClientError, CannotConnect, Fail, TimeoutError):
                 return sys.maxsize
         lag: int = sum(group["lag"] for group in groups)
         return lag + len(self.history.expected_runs - ended.keys())
@@ -393,7 +394,13 @@ class Arena:
     async def _outcomes(self, http: NodeHttp) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for run in sorted(self.history.expected_runs):
-            reply = await http.call("POST", "/messages", {"kind": "query", "type": "Run.Outcome", "data": {"id": run}})
+            asked = {"kind": "query", "type": "Run.Outcome", "data": {"id": run}}
+            try:
+                reply = await http.call("POST", "/messages", asked)
+            except Fail as error:
+                if error.code != 404:
+                    raise
+                continue  # it was not started yet, or this node has not heard of it
             state = reply.get("data") or {}
             if state.get("state") in ("value", "failed", "cancelled"):
                 found[run] = (state["state"], state.get("value"))

@@ -68,7 +68,7 @@ def test_the_command_serves_until_it_is_stopped(command: str, env: dict[str, str
 
 
 def test_each_example_of_its_own_has_one_command() -> None:
-    sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:8]
+    sections = re.split(r"^## ", PAGE, flags=re.MULTILINE)[1:9]
     own = [section for section in sections if "README.md" not in section]  # one with a page of its own has them there
     assert [len(re.findall("^```sh$", section, re.MULTILINE)) for section in own] == [1] * 6
     assert len(COMMANDS) == 6

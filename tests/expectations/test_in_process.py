@@ -142,7 +142,6 @@ async def test_what_is_refused_is_refused_as_a_client_is(start: Start) -> None:
             lambda verbs: verbs.publish("no name!", 1),
             lambda verbs: verbs.publish("orders", 1, expect=7),
             lambda verbs: verbs.command("nothing", {}),
-            lambda verbs: anext(verbs.follow("nowhere")),
         ):
             errors = []
             for verbs in (app, node.bus):

@@ -238,7 +238,7 @@ async def test_outside_a_node_a_task_says_how_to_reach_one() -> None:
     @app.task
     def send(to: str) -> None: ...
 
-    with pytest.raises(NotServed, match=r"app\.use\(client\)"):
+    with pytest.raises(NotServed, match=r"app\.use\(connect\(\.\.\.\)\)"):
         await send.enqueue("ada")
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from mainspring.node.node import load_program as load_program
     from mainspring.node.node import web_runner as web_runner
     from mainspring.node.running import Running as Running
-    from mainspring.node.stored_records import ALL_READERS as ALL_READERS
+    from mainspring.node.stored_records import all_readers as all_readers
     from mainspring.node.stored_records import check_event as check_event
 
 _HOMES: Final = {
@@ -27,6 +27,6 @@ _HOMES: Final = {
     "mainspring.node.in_process": "InProcess",
     "mainspring.node.node": "Node load_program web_runner",
     "mainspring.node.running": "Running",
-    "mainspring.node.stored_records": "ALL_READERS check_event",
+    "mainspring.node.stored_records": "all_readers check_event",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)

@@ -116,8 +116,11 @@ RECORD_READERS: Final[Mapping[str, Reader]] = {
     COMMANDS: read_command,
     MEMORY: read_value,
 }
-# Also those whose part has to know that something is missing.
-ALL_READERS: Final[Mapping[str, Reader]] = {**RECORD_READERS, **JOURNAL_READERS}
+
+
+def all_readers() -> Mapping[str, Reader]:
+    """How records of every kind are read, also those whose part has to know that something is missing."""
+    return {**RECORD_READERS, **JOURNAL_READERS}
 
 
 def check_event(event: StoredEvent) -> None:

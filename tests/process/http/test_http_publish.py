@@ -189,8 +189,8 @@ async def test_one_bad_line_refuses_them_all_and_is_named(each_engine: Site, bad
 
 
 async def test_a_batch_of_nothing_is_refused(site: Site) -> None:
-    for body, kind in ((b"", NDJSON), (b"\n\n", NDJSON), (b"[]", "application/cloudevents-batch+json")):
-        refused = await site.post("/topics/t/events", body, type=kind)
+    for body in (b"", b"\n\n"):
+        refused = await site.post("/topics/t/events", body, type=NDJSON)
         assert refused.status == 400
 
 

@@ -253,7 +253,7 @@ def test_dead_messages_are_listed_sent_again_and_dropped_from_a_terminal(node: S
     assert (letter["message"]["type"], letter["reason"], letter["code"]) == ("No.Such", "reached_nobody", 404)
     assert "command No.Such" in terminal("list")
     assert terminal("redrive", letter["id"]) == "sent 1 again\n"
-    assert terminal("drop", "--all", "--json") == '{"count": 1}\n'
+    assert terminal("drop", "--all", "--json") == '{"count":1}\n'
     assert terminal("list") == ""
     refused = CliRunner().invoke(command_line, ["dead-messages", "drop", "--socket", str(node.kernel_socket)])
     assert refused.exit_code == 2

@@ -45,7 +45,7 @@ from mainspring.log import (
     inspect_log,
     log_file,
 )
-from mainspring.node import ALL_READERS
+from mainspring.node import all_readers
 from mainspring.settings import Settings, load_all, without_secrets
 
 NOT_DURABLE = 3
@@ -126,7 +126,7 @@ def _unreadable(settings: Settings) -> list[Unreadable]:
     with reading(settings) as engine, progress() as show:
 
         async def look() -> list[Unreadable]:
-            return [each async for each in find_unreadable(engine, ALL_READERS, show)]
+            return [each async for each in find_unreadable(engine, all_readers(), show)]
 
         return opened(engine, look())
 

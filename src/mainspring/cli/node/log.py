@@ -56,7 +56,7 @@ from mainspring.log import (
 )
 from mainspring.log import backup as copy_log
 from mainspring.log import check as check_log
-from mainspring.node import ALL_READERS, check_event
+from mainspring.node import all_readers, check_event
 from mainspring.private_files import open_private, sync_path
 from mainspring.runs.durable import RunStore
 from mainspring.settings import without_secrets
@@ -96,7 +96,7 @@ def _add_unreadable(path: Path, report: CheckReport) -> list[str]:
     engine = SqliteEngine(path, read_only=True)
 
     async def look() -> None:
-        async for each in find_unreadable(engine, ALL_READERS):
+        async for each in find_unreadable(engine, all_readers()):
             if each.space == SET_ASIDE:
                 aside.append(each.key)
             elif each.value is not None:  # else its checksum was reported
@@ -205,7 +205,7 @@ def import_command(
     new_log = (
         new_log_file(log_file(settings.data)) if settings.engine == "sqlite" else visiting(settings, may_make=True)
     )
-    rules: Any = {"readers": ALL_READERS, "check_event": check_event}
+    rules: Any = {"readers": all_readers(), "check_event": check_event}
     with progress() as show, _file(source, "rb") as given, new_log as engine, ExitStack() as undo:
         if settings.engine != "sqlite":  # what a server has got cannot be thrown away again: look at all of it first
             given = given if source != "-" else undo.enter_context(_spooled(given))
