@@ -68,10 +68,8 @@ def free_port() -> int:
 def test_without_a_node_every_command_says_how_to_start_one(command: tuple[str, ...]) -> None:
     port = free_port()
     first, second = Terminal(f"ws://127.0.0.1:{port}").fails(*command)
-    assert (
-        first
-        == f"mainspring: no node answers at http://127.0.0.1:{port} (named by the environment): Connection refused"
-    )
+    where = f"http://127.0.0.1:{port} (named by the environment)"
+    assert first == f"mainspring: no node answers at {where}: Connection refused"
     assert "mainspring serve" in second
     assert "--url" in second
 
