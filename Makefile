@@ -28,7 +28,7 @@ RELEASE := $(VENV)/.installed-release
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # At a terminal pip shows each package as it comes; in a log it says nothing but errors.
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
-PYTEST_ARGS ?= -n 2 --dist loadgroup
+PYTEST_ARGS ?= -n 3 --dist loadgroup
 
 .PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants simulate fuzz fuzz-openapi lowest lock release chaos pages clean help
 
