@@ -32,6 +32,8 @@ from tests.support.serving import PATIENCE_S, Serving, clean_environment
 PAGE = (ROOT / "docs" / "how-to" / "deploy.md").read_text()
 APP = "from mainspring import App\n\napp = App('shop')\n"
 
+NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")  # where Debian puts it
+
 
 def fence(kind: str) -> str:
     (found,) = re.findall(rf"^```{kind}\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
@@ -163,7 +165,7 @@ def status(port: int, token: str = "") -> int:
     return found
 
 
-@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+@pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 def test_the_node_is_reached_through_the_proxy_with_a_token_alone(tmp_path: Path) -> None:
     token = token_for(tmp_path / "tokens")
     authority = trustme.CA()
@@ -201,9 +203,9 @@ def proxy(folder: Path, port: int, upstream: int) -> Iterator[None]:
     config.write_text(
         f"daemon off; pid {folder}/pid; error_log {folder}/error.log;\nevents {{}}\nhttp {{\n{places}{server}}}\n"
     )
-    tested = subprocess.run(["nginx", "-t", "-c", str(config)], capture_output=True, text=True, check=False)
+    tested = subprocess.run([str(NGINX), "-t", "-c", str(config)], capture_output=True, text=True, check=False)
     assert tested.returncode == 0, tested.stderr
-    process = subprocess.Popen(["nginx", "-c", str(config)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([str(NGINX), "-c", str(config)], stderr=subprocess.DEVNULL)
     try:
         while True:
             try:
