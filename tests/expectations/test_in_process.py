@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import os
+import threading
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -204,3 +205,15 @@ def test_verbs_have_the_same_signature_everywhere(name: str) -> None:
         assert set(wanted) <= set(parameters(App))
     else:
         assert parameters(App) == wanted
+
+
+async def test_a_node_that_ends_takes_its_threads_along(tmp_path: Path) -> None:
+    app = App("shop")
+    app.schema("orders")(int)
+    before = set(threading.enumerate())
+    async with app.running(data=tmp_path):
+        assert await app.publish("orders", 1) == 1
+    for thread in set(threading.enumerate()) - before:
+        if thread.name.startswith("mainspring"):
+            await asyncio.to_thread(thread.join, 30)
+            assert not thread.is_alive(), thread.name

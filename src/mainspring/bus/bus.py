@@ -207,6 +207,7 @@ class Bus:
         await self.publisher.idle()
         await self._supply.stop()
         await self.delivery.close()
+        self.schemas.close()
 
     def readiness(self) -> ReadyState:
         """Ready between `start` and `drain`."""

@@ -188,6 +188,10 @@ class SchemaRegistry:
         async for record in self._log.scan(SPACE):
             self._put(_decode(record.value))
 
+    def close(self) -> None:
+        """End the thread that compiles and compares."""
+        self._threads.close()
+
     def all(self) -> list[TopicSchemas]:
         """Every topic that has a schema, by name."""
         return [self._topics[name] for name in sorted(self._topics)]
