@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from mainspring.server.batch import run_batch as run_batch
     from mainspring.server.connections import Connections as Connections
     from mainspring.server.connections import GuardedRunner as GuardedRunner
+    from mainspring.server.connections import forget_applications as forget_applications
     from mainspring.server.health import LostLeases as LostLeases
     from mainspring.server.health import NodeParts as NodeParts
     from mainspring.server.ndjson import NdjsonServer as NdjsonServer
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 _HOMES: Final = {
     "mainspring.server.asgi": "AsgiFace",
     "mainspring.server.batch": "run_batch",
-    "mainspring.server.connections": "Connections GuardedRunner",
+    "mainspring.server.connections": "Connections GuardedRunner forget_applications",
     "mainspring.server.health": "LostLeases NodeParts",
     "mainspring.server.ndjson": "NdjsonServer",
     "mainspring.server.websocket": "add_websocket",

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
-from aiohttp import web
+from aiohttp import web, web_app
 from aiohttp.typedefs import Middleware
 
 from mainspring.settings import Settings
@@ -258,6 +258,21 @@ class GuardedRunner(web.AppRunner):
         """What makes the protocol of a new connection."""
         inner, connections = super().server, self._connections
         return None if inner is None else lambda: Connection(connections, inner())
+
+    async def cleanup(self) -> None:
+        """End it, and let go of what belongs to it."""
+        await super().cleanup()
+        forget_applications()
+
+
+def forget_applications() -> None:
+    """Let go of the applications that have ended, and so of their nodes: aiohttp's cache of handlers keeps them.
+
+    Those that run fill the cache again.
+    """
+    cached = getattr(web_app, "_cached_build_middleware", None)
+    if cached is not None:
+        cached.cache_clear()
 
 
 def source_of(transport: asyncio.BaseTransport) -> str:

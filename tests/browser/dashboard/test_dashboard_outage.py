@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +84,9 @@ def test_what_caused_an_event_is_known_after_a_restart(node: Serving, dashboard:
 def test_a_silent_node_is_not_taken_for_a_quiet_one(node: Serving, dashboard: Opener) -> None:
     page = dashboard(url_of(node), "kernel?tab=ask")
     page.tolerated = AWAY
-    page.page.get_by_label("Data (JSON)").fill('{"half": "written"')
+    data = page.page.get_by_label("Data (JSON)")
+    expect(data).to_have_value(re.compile('""'))  # the example of the first message is laid out
+    data.fill('{"half": "written"')
     node.signal(signal.SIGSTOP)
     try:
         expect(page.page.locator("#notice")).to_contain_text("The node does not answer.")
@@ -91,4 +94,4 @@ def test_a_silent_node_is_not_taken_for_a_quiet_one(node: Serving, dashboard: Op
         node.signal(signal.SIGCONT)
     page.toast("The node answers again.")
     expect(page.page.locator("#notice")).to_be_hidden()
-    expect(page.page.get_by_label("Data (JSON)")).to_have_value('{"half": "written"')
+    expect(data).to_have_value('{"half": "written"')

@@ -24,7 +24,7 @@ from mainspring.errors import MainspringError
 from mainspring.loop import time_limit
 from mainspring.message import counted_ids
 from mainspring.node import Core, Node, web_runner
-from mainspring.server import Connections
+from mainspring.server import Connections, forget_applications
 from mainspring.settings import Settings
 from mainspring.testing import seeds
 from mainspring.testing.simulation.disk import Storage
@@ -241,6 +241,7 @@ class System:
             process.close()
         for machine in self.machines:
             machine.storage.close()
+        forget_applications()
         self._folder.cleanup()
 
 

@@ -52,12 +52,17 @@ class SeedResult:
 def run(scenario: type[Scenario], seed: int, steps: Sequence[int] | None = None) -> SeedResult:
     """One run; with `steps`, only these of its plan."""
     with _quiet():
-        running = ScenarioRun(scenario(), seed, steps)
-        try:
-            running.go()
-        finally:
-            running.system.close()
-        return running.result()
+        return _run(scenario, seed, steps)
+
+
+def _run(scenario: type[Scenario], seed: int, steps: Sequence[int] | None) -> SeedResult:
+    """Nothing of the run is referred to when this returns: it is garbage that can be collected."""
+    running = ScenarioRun(scenario(), seed, steps)
+    try:
+        running.go()
+    finally:
+        running.system.close()
+    return running.result()
 
 
 class ScenarioRun:
