@@ -42,7 +42,7 @@ from mainspring.bus.names import DEAD_LETTERS, check_name
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.quotas import UNLIMITED, Quotas
-from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
+from mainspring.bus.results import DeadLetterFilter, NewEvent, Published, ReadyState, Stats
 from mainspring.bus.schedules.schedule import Schedule, ScheduleInfo
 from mainspring.bus.schedules.schedules import CALLS, Schedules, read_call, read_row
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
@@ -279,6 +279,18 @@ class Bus:
         await self.schemas.delete(topic.name)
         await self.topics.delete(topic)
         self._recheck(topic.name)
+
+    async def delete_group(self, topic: str, name: str, *, agent: Who = None) -> None:
+        """Forget a group: where it stands and what its members must get again. Raises Conflict while it has some."""
+        await self.groups.delete(topic, name)
+        self.audit.did("deleted", agent, f"group {name}", topic=topic)
+
+    async def drop_dead_letters(self, topic: str, wanted: DeadLetterFilter, *, agent: Who = None) -> int:
+        """Forget dead letters that fit; how many."""
+        dropped = await self.dead_letters.drop(topic, wanted)
+        if dropped:
+            self.audit.did("deleted", agent, f"{dropped} dead letters", topic=topic)
+        return dropped
 
     async def _to_be_emptied(self, name: str, agent: Who) -> Topic:
         self.access.check_admin(agent, "delete events")

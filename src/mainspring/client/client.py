@@ -545,6 +545,10 @@ class Client(ClientConnection, NodeVerbs):
         """Delete a topic with its groups, schedules, schemas and dead letters. Refused while a group has members."""
         await self.http.call("DELETE", f"/topics/{quote(topic, safe='')}")
 
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Forget where a group stands. Refused while it has members."""
+        await self.http.call("DELETE", f"/groups/{quote(topic, safe='')}/{quote(group, safe='')}")
+
     async def schedule(
         self,
         name: str,

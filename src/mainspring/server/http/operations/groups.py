@@ -118,8 +118,7 @@ async def delete_group(call: Call) -> web.Response:
     """Forget a group that has no members."""
     group = call.request.match_info["group"]
     await call.bus.access.check_group(call.topic, call.caller, group)
-    await call.bus.groups.delete(call.topic, group)
-    call.audit("deleted", f"group {group}", topic=call.topic)
+    await call.bus.delete_group(call.topic, group, agent=call.caller)
     return web.Response(status=204)
 
 
