@@ -26,7 +26,7 @@ from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.local import LocalSupply
 from mainspring.bus.groups.position import COPIES
 from mainspring.bus.groups.position import SPACE as GROUPS
-from mainspring.bus.groups.registry import OWNERS, GroupRegistry
+from mainspring.bus.groups.registry import OWNERS, TTLS, GroupRegistry
 from mainspring.bus.groups.shared.records import (
     CLAIMS,
     MEMBERS,
@@ -35,6 +35,7 @@ from mainspring.bus.groups.shared.records import (
     read_owner,
     read_position,
     read_presence,
+    read_ttl,
 )
 from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
@@ -130,7 +131,8 @@ class Bus:
             else SharedSupply(log, clock, loop, self.topics, others)
         )
         self.delivery: Delivery = Delivery(log, clock, loop, self.counters, audit, self._supply)
-        self.groups: GroupRegistry = GroupRegistry(log, self.topics, self.delivery, self._supply, audit)
+        role = roles.role("housekeeping")
+        self.groups: GroupRegistry = GroupRegistry(log, loop, self.topics, self.delivery, self._supply, audit, role)
         self.access.owner_of = self.groups.owner_of
         self.admission: Admission = Admission(
             clock, self.topics, self.access, self.schemas, settings, new_id=new_id, random=random
@@ -154,9 +156,8 @@ class Bus:
         self.dead_letters: DeadLetterQueue = DeadLetterQueue(
             log, self.topics, self.groups, self._supply, self.admission, self.publisher, audit
         )
-        role = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
-            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics, self.groups.expire
+            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics, self.groups
         )
         self._sessions: set[Session] = set()
         self._state: Literal["new", "ready", "draining", "stopped"] = "new"
@@ -172,6 +173,7 @@ class Bus:
                 SCHEDULES: self.schedules.on_changed,
                 CALLS: self.schedules.on_called,
                 OWNERS: self.groups.on_owner_changed,
+                TTLS: self.groups.on_ttl_changed,
             }
         )
         await self.topics.start()
@@ -561,4 +563,5 @@ RECORD_READERS: Final[Mapping[str, Reader]] = {
     CLAIMS: read_claim,
     MEMBERS: read_presence,
     OWNERS: read_owner,
+    TTLS: read_ttl,
 }
