@@ -61,6 +61,7 @@ from mainspring.bus.quotas import Quota as Quota
 from mainspring.bus.quotas import Quotas as Quotas
 from mainspring.bus.results import DeadLetter as DeadLetter
 from mainspring.bus.results import DeadLetterFilter as DeadLetterFilter
+from mainspring.bus.results import DiskState as DiskState
 from mainspring.bus.results import GroupInfo as GroupInfo
 from mainspring.bus.results import GroupOffsets as GroupOffsets
 from mainspring.bus.results import NewEvent as NewEvent
