@@ -14,6 +14,7 @@ errors          what the bus refuses, each with the code of the protocol
 names           what may name a topic, a group or a schedule
 counters        numbers since the node started
 audit           `system.bus.audit`: what the bus decided
+disk            room where the log is: warning early, refusing publishes before there is none
 """
 
 from mainspring.bus.access import Access as Access
