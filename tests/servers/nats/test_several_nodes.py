@@ -25,7 +25,7 @@ from mainspring.log import (
     Remove,
 )
 from mainspring.log.engines.nats import JetStreamEngine
-from tests.support.fixtures.nats import Node, OpenNode, everything, until_equal
+from tests.support.fixtures.nats import Node, OpenNode, everything, until, until_equal
 from tests.support.nats_server import NatsServer
 
 
@@ -208,8 +208,8 @@ async def test_who_begins_to_watch_while_a_message_is_applied_reads_it_or_is_tol
             engine.watch(told.append)
             assert await engine.get("s", "key") is None
         go_on()
-        while not engine.applied:
-            await asyncio.sleep(0.01)
+        await one.publish("next")
+        await until(lambda: len(told) == 2)
         assert await engine.get("s", "key") is not None
         assert [record.key for change in told for record in change.records] == ["key"]
     finally:

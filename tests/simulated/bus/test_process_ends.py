@@ -104,17 +104,20 @@ async def test_a_node_that_was_stopped_begins_with_nothing_before_its_lease_is_c
             await asyncio.sleep(2 * LEASE_MS / 1000 if name == "a" else 0)
 
         @app.command("Order.Place", durable=True, concurrency=1)
-        async def place(data: int, ctx: Any) -> None:
+        async def place(data: int, ctx: Any) -> int:
             begun.append((name, data))
             await asyncio.sleep(2 * LEASE_MS / 1000 if name == "a" else 0)
+            return data
 
         return app
 
     a = await site.start("a", program("a"))
     for n in range(4):
         await a.publish("orders", n)
-    for n in (10, 11):
+    asked = [
         asyncio.ensure_future(a.core.kernel.ask("command", "Order.Place", n, id=f"place-{n}", timeout=60))
+        for n in (10, 11)
+    ]
     await wait(100)
     assert sorted(begun) == [("a", 0), ("a", 10)]
     a.engine.cut_off = True
@@ -127,6 +130,7 @@ async def test_a_node_that_was_stopped_begins_with_nothing_before_its_lease_is_c
     a.engine.join_again()
     await wait(LEASE_MS * 3)
     assert sorted(each for each in begun if each[0] == "a") == [("a", 0), ("a", 10)]
+    assert await asyncio.gather(*asked) == [10, 11], "it hears of the outcome"
     await a.publish("orders", 4)
     await wait(1_000)
     assert begun[-1][1] == 4
