@@ -13,7 +13,8 @@ import pytest
 
 from tests.support.processes import ServedNode, Site, eventually, site
 
-pytestmark = pytest.mark.servers
+pytestmark = [pytest.mark.servers, pytest.mark.timeout(600)]
+LIVES_S = 180.0  # for several nodes, one after the other, on a busy machine
 
 PROGRAM = """
 import os
@@ -85,7 +86,7 @@ class Supervised:
             over = answer is not None and answer.get("state") in ("done", "failed", "value")
             return answer if over else None
 
-        return eventually(found, f"the end of {id}")
+        return eventually(found, f"the end of {id}", LIVES_S)
 
 
 @pytest.mark.parametrize("kind", ["nats", "mongo", "postgres"])
@@ -102,7 +103,7 @@ def test_what_ends_every_node_that_takes_it_has_an_end(tmp_path: Path, kind: str
             status, found = nodes.asked.ask("GET", "/dlq/orders")
             return found["letters"] if status == 200 else None
 
-        (found,) = eventually(letter, "the letter")
+        (found,) = eventually(letter, "the letter", LIVES_S)
         assert (found["payload"], found["attempts"]) == ("deadly", 3)
         assert found["reason"] == "the process ended 3 times while this event was handled"
         eventually(lambda: set(nodes.asked.payloads("bills")) == set(names), "the others to be handled")
