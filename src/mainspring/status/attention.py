@@ -6,6 +6,7 @@ sent back or dropped, a capability started again, a schedule succeeds or is paus
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ LOOK_MS: Final = 10_000  # between two looks at the oldest events of groups
 PAUSE: Final = 20  # runs are counted again after so many times the time that counting them took
 AWAY_MS: Final = 24 * 3_600_000  # a node that is away for longer is not missed
 _DLQ: Final = ".DLQ"
+_NAMED: Final = frozenset({"capabilities", "dead_letters"})  # kinds whose command needs a name
 
 REMEDIES: Final[dict[Kind, str]] = {
     "failed_runs": "mainspring runs retry --state failed",
@@ -145,7 +147,7 @@ class AttentionDesk:
         async for kind, count, examples in self._found(who):
             if count:
                 found[kind] = (count, examples[:SHOWN])
-        needs = [Need(kind, *found[kind], REMEDIES[kind]) for kind in KINDS if kind in found]
+        needs = [Need(kind, *found[kind], _remedy(kind, found[kind][1])) for kind in KINDS if kind in found]
         return Attention(sum(need.count for need in needs), needs)
 
     async def _found(self, who: Who) -> AsyncIterator[tuple[Kind, int, list[Example]]]:
@@ -254,6 +256,11 @@ async def _count_runs(runtime: Runtime) -> _RunCount:
             elif space == LIVE and run.program not in durable.ownership.known_programs():
                 found.add("waiting_runs", run)
     return found
+
+
+def _remedy(kind: Kind, examples: list[Example]) -> str:
+    """A command that can be typed as it stands."""
+    return f"{REMEDIES[kind]} {shlex.quote(examples[0].name)}" if kind in _NAMED else REMEDIES[kind]
 
 
 def _may_see_runs(who: Who, program: str) -> bool:
