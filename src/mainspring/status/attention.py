@@ -206,7 +206,7 @@ class AttentionDesk:
         behind: list[tuple[int, GroupInfo]] = []
         for info in infos:
             begun = since.get(group_key(info.topic, info.group))
-            if begun is not None and lag_of(info) and now - begun >= self._behind_ms:
+            if begun is not None and lag_of(info) and not info.ttl_ms and now - begun >= self._behind_ms:
                 behind.append((begun, info))
         visible = await bus.access.allowed(who, "subscribe", {info.topic for _, info in behind})
         shown = sorted((each for each in behind if each[1].topic in visible), key=lambda each: each[0])

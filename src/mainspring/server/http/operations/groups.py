@@ -32,11 +32,12 @@ class GroupPartition(msgspec.Struct, frozen=True):
     inflight: int
 
 
-class GroupStatus(msgspec.Struct, frozen=True, omit_defaults=True):
+class GroupStatus(msgspec.Struct, frozen=True):
     """A group of a topic: how many connections it has now, and where it stands.
 
-    `oldest` is when the oldest event was stored that it has not settled (epoch ms), `rate` how many it settled per
-    second lately; absent where that is not known. In a list, both are as of the last measurement.
+    `ttlMs`: it goes when it had no member for so long; 0: it stays. `oldest` is when the oldest event was stored that
+    it has not settled (epoch ms), `rate` how many it settled per second lately; absent where that is not known. In a
+    list, both are as of the last measurement.
     """
 
     topic: str
@@ -45,8 +46,9 @@ class GroupStatus(msgspec.Struct, frozen=True, omit_defaults=True):
     lag: int
     inflight: int
     partitions: list[GroupPartition]
-    oldest: int | None = None
-    rate: float | None = None
+    ttlMs: int = 0
+    oldest: int | msgspec.UnsetType = msgspec.UNSET
+    rate: float | msgspec.UnsetType = msgspec.UNSET
 
 
 GroupListing: type = described("GroupListing", "Groups by topic and name.", groups=list[GroupStatus])
@@ -68,7 +70,9 @@ def _status(info: GroupInfo, oldest: int | None = None, rate: float | None = Non
         for number, offsets in sorted(info.partitions.items())
     ]
     lag, inflight = sum(each.lag for each in partitions), sum(each.inflight for each in partitions)
-    return GroupStatus(info.topic, info.group, info.members, lag, inflight, partitions, oldest if lag else None, rate)
+    since = msgspec.UNSET if oldest is None or not lag else oldest
+    measured = msgspec.UNSET if rate is None else rate
+    return GroupStatus(info.topic, info.group, info.members, lag, inflight, partitions, info.ttl_ms, since, measured)
 
 
 def _measured(call: Call, info: GroupInfo) -> tuple[int | None, float | None]:
@@ -133,8 +137,7 @@ async def delete_group(call: Call) -> web.Response:
     """Forget a group that has no members."""
     group = call.request.match_info["group"]
     await call.bus.access.check_group(call.topic, call.caller, group)
-    await call.bus.groups.delete(call.topic, group)
-    call.audit("deleted", f"group {group}", topic=call.topic)
+    await call.bus.delete_group(call.topic, group, agent=call.caller)
     return web.Response(status=204)
 
 
