@@ -74,6 +74,7 @@ RANGES: Final = ("15m", *(each.name for each in _LONGER))
 
 _encode: Final = msgspec.json.Encoder().encode
 _decode: Final = msgspec.json.Decoder(list[HistoryRow]).decode
+_unpack: Final = msgspec.json.Decoder(bytes).decode
 
 
 def group_key(topic: str, group: str) -> str:
@@ -82,9 +83,12 @@ def group_key(topic: str, group: str) -> str:
 
 
 def read_rows(_key: str, value: bytes) -> list[HistoryRow]:
-    """The rows of a stored record. Raises where it cannot be read."""
+    """The rows of a stored record: compressed, because they name the same topics and groups, as a JSON text in base64.
+
+    Raises where it cannot be read.
+    """
     try:
-        return _decode(zlib.decompress(value))
+        return _decode(zlib.decompress(_unpack(value)))
     except zlib.error as error:
         raise msgspec.DecodeError(str(error)) from None
 
@@ -178,7 +182,7 @@ class History:
         for range, chunk in unsaved:
             rows = [each for each in self._rows[range.name] if each.t // range.chunk_ms == chunk]
             place = chunk % (range.rows // CHUNK + 2)
-            batch.put(HISTORY, f"{self._node}/{range.name}/{place:03d}", zlib.compress(_encode(rows), 1))
+            batch.put(HISTORY, f"{self._node}/{range.name}/{place:03d}", _encode(zlib.compress(_encode(rows), 1)))
         try:
             if batch.operations:
                 await self._log.commit(batch)
