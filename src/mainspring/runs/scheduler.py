@@ -41,6 +41,7 @@ from mainspring.runs.errors import NotAnEffect, ReplayMismatch, UnhandledEffect
 from mainspring.runs.handlers import RegisteredHandler, clean_up, release_effect
 from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Failed, Outcome, Run, Value, release_waiters
 from mainspring.runs.values import effect_failure, failure_fields
+from mainspring.telemetry import error_keeping
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
@@ -587,6 +588,8 @@ class Scheduler:
             run.lineage.answered(error)
         fields = failure_fields(error)
         if run.durable is not None:
+            if traceback := error_keeping.traceback(error):
+                fields["traceback"] = traceback
             run.durable.effect_failed(effect, fields)
         else:
             self.enqueue(run, RESUME, self.to_raise(run, effect, fields))

@@ -29,7 +29,7 @@ import msgspec
 from mainspring.log import ABSENT, Change, Guard, Operation, Put, Reader
 from mainspring.runs.errors import BadRunId, ReplayMismatch
 from mainspring.runs.run import Cancelled, Failed, Outcome, Value
-from mainspring.runs.values import NULL, Raw, decode, error_fields, reason_json, stored_failure
+from mainspring.runs.values import NULL, Raw, decode, kept_fields, reason_json, stored_failure
 
 RUNS: Final = "runs"
 LIVE: Final = "runs/live"
@@ -50,6 +50,7 @@ UNFINISHED: Final = (RUNNING, BLOCKED)
 _INDEX_DIGITS: Final = 8
 _TIME_DIGITS: Final = 15
 _LONGEST_ID: Final = 200
+MOST_FAILURES: Final = 5  # failed attempts at one effect that are kept
 _FORBIDDEN: Final = frozenset("#~")  # they separate an id from an index and from the number of a child
 
 
@@ -63,7 +64,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     created: int = 0  # epoch ms
     updated: int = 0
     value: Raw = NULL  # of a run that ended with a value
-    error: dict[str, str] | None = None  # type, message and code of one that failed, or why it is blocked
+    error: dict[str, str] | None = None  # type, message, code and traceback of one that failed, or why it is blocked
     reason: Raw = NULL  # of one that was cancelled
     ended_with: str | None = None  # and the run that took it along, or ""; None: a former version did not say
     owner: str | None = None  # the node that executes it, while it is unfinished
@@ -97,6 +98,13 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
         return None
 
 
+class FailedAttempt(msgspec.Struct, omit_defaults=True):
+    """An attempt at an effect that failed and was followed by another one."""
+
+    at: int  # epoch ms when it failed
+    error: dict[str, str]
+
+
 class JournaledEffect(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One effect of a run: its name and arguments, and the answer once there is one."""
 
@@ -110,6 +118,7 @@ class JournaledEffect(msgspec.Struct, omit_defaults=True, kw_only=True):
     ms: int = 0  # how long the answer took
     attempts: int = 0  # at this effect that failed or were begun, where they are counted
     begun: int = 0  # how often the last of them was begun again because a process had ended
+    failures: list[FailedAttempt] = []  # the last attempts that failed, before the one that `error` is of
 
 
 class EarlySignals(msgspec.Struct):
@@ -204,7 +213,7 @@ def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int,
     if isinstance(outcome, Value):
         record.state, record.value = "value", Raw(value)
     elif isinstance(outcome, Failed):
-        record.state, record.error = "failed", error_fields(outcome.error)
+        record.state, record.error = "failed", kept_fields(outcome.error)
     else:
         record.state, record.reason, record.ended_with = "cancelled", reason_json(outcome.reason), ended_with
 
