@@ -121,10 +121,8 @@ def show(run_id: IdArgument, as_json: JsonOption = False, *, node: WireOptions) 
     if as_json:
         say_json(history)
     else:
-        for line in timeline(
-            msgspec.json.decode(msgspec.json.encode(history), type=History),
-            _waiting(state) if "waitsFor" in state else "",
-        ):
+        found = msgspec.json.decode(msgspec.json.encode(history), type=History)
+        for line in timeline(found, _waiting(state) if "waitsFor" in state else ""):
             say(safe(line))
 
 
