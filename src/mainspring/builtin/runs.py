@@ -83,6 +83,7 @@ class RunState(msgspec.Struct, omit_defaults=True):
     updated: int
     value: Any = None
     error: Annotated[dict[str, str] | None, about("Why it failed, or why it is blocked.")] = None
+    traceback: Annotated[str, about("Where it failed.")] = ""
     reason: Any = None
     parent: str | None = None
     forkedFrom: str | None = None
@@ -404,9 +405,6 @@ def _stream_ended(kernel: Kernel, change: Change, encoding: Encoding | None) -> 
 
 async def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> RunState:
     waits_for, waits_until = await durable.waits(record)
-    error = record.error
-    if brief and error is not None:
-        error = {name: text for name, text in error.items() if name != "traceback"}
     return RunState(
         id=record.id,
         program=record.program,
@@ -414,7 +412,8 @@ async def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False
         created=record.created,
         updated=record.updated,
         value=None if brief or record.state != "value" else record.value,
-        error=error,
+        error=record.error,
+        traceback="" if brief else record.traceback,
         reason=None if brief or record.state != "cancelled" else record.reason,
         parent=record.parent,
         forkedFrom=record.forked_from,

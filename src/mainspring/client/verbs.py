@@ -54,7 +54,8 @@ class RunInfo(msgspec.Struct, rename="camel", kw_only=True):
     created: int  # epoch ms
     updated: int
     value: Any = None
-    error: dict[str, str] | None = None  # type, message, traceback: why it failed, or why it is blocked
+    error: dict[str, str] | None = None  # type and message: why it failed, or why it is blocked
+    traceback: str = ""  # where it failed
     reason: Any = None
     progress: Any = None
     parent: str | None = None

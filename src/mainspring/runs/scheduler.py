@@ -588,9 +588,7 @@ class Scheduler:
             run.lineage.answered(error)
         fields = failure_fields(error)
         if run.durable is not None:
-            if traceback := error_keeping.traceback(error):
-                fields["traceback"] = traceback
-            run.durable.effect_failed(effect, fields)
+            run.durable.effect_failed(effect, fields, error_keeping.traceback(error))
         else:
             self.enqueue(run, RESUME, self.to_raise(run, effect, fields))
 

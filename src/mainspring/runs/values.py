@@ -145,12 +145,6 @@ def error_fields(error: BaseException) -> dict[str, str]:
     return fields
 
 
-def kept_fields(error: BaseException) -> dict[str, str]:
-    """The same and the traceback: what is kept where people look for why something failed."""
-    fields, traceback = error_fields(error), error_keeping.traceback(error)
-    return {**fields, "traceback": traceback} if traceback else fields
-
-
 def stored_failure(fields: Mapping[str, str]) -> StoredFailure:
     """The error that stands for one of which only `error_fields` are kept."""
     return StoredFailure(fields.get("type", "?"), fields.get("message", ""), fields.get("code", ""))

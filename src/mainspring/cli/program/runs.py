@@ -149,8 +149,7 @@ def timeline(history: History, waits_for: str = "") -> Iterator[str]:
         first = entry.attempts - len(entry.failures) + (not entry.answered)
         for attempt, failed in enumerate(entry.failures, first):
             yield f"        attempt {attempt} failed {date_text(failed.at)}: {_error_text(failed.error)}"
-        last = entry.error or (entry.failures[-1].error if entry.failures and not entry.answered else {})
-        yield from _traceback(last)
+        yield from _indented(entry.traceback or (entry.failures[-1].traceback if entry.failures else ""))
     error = run.error or {}
     if bytes(history.progress) != b"null":
         yield f"progress {_short(history.progress)}"
@@ -158,15 +157,15 @@ def timeline(history: History, waits_for: str = "") -> Iterator[str]:
         yield f"value {_short(run.value)}"
     elif run.state == "failed":
         yield f"failed with {_error_text(error)}"
-        yield from _traceback(error)
+        yield from _indented(run.traceback)
     elif run.state == "blocked":
         yield f"blocked: {error.get('message', '')}"
     elif run.state == "cancelled":
         yield f"cancelled, reason {_short(run.reason)}"
 
 
-def _traceback(error: dict[str, str]) -> Iterator[str]:
-    for line in error.get("traceback", "").splitlines():
+def _indented(lines: str) -> Iterator[str]:
+    for line in lines.splitlines():
         yield f"        {line}"
 
 

@@ -47,7 +47,8 @@ from mainspring.runs.effects import GroupEnd, Join, Until, Version, answer_type,
 from mainspring.runs.errors import HandlerDied, ReplayMismatch, TakenOver, Unserialisable
 from mainspring.runs.run import FAILURE, RESUME, VALUE, Failed, Outcome, Run, Value
 from mainspring.runs.tree import Family, family_of
-from mainspring.runs.values import NULL, Raw, decode, encode, kept_fields, usable
+from mainspring.runs.values import NULL, Raw, decode, encode, error_fields, usable
+from mainspring.telemetry import error_keeping
 
 if TYPE_CHECKING:
     from mainspring.runs.cluster.ownership import Ownership
@@ -198,7 +199,7 @@ class DurableState:
 
     def attempt_failed(self, error: Exception) -> None:
         """Another attempt follows; a restart meanwhile does not begin with the first."""
-        failed = FailedAttempt(self._scheduler.clock.wall_ms(), kept_fields(error))
+        failed = FailedAttempt(self._scheduler.clock.wall_ms(), error_fields(error), error_keeping.traceback(error))
         self._failures = [*self._failures[1 - MOST_FAILURES :], failed]
         self._begun, self.counted = 0, False
         self._writer.note(self._noted(self.attempt))
@@ -418,10 +419,11 @@ class DurableState:
         )
         self._store(entry, value)
 
-    def effect_failed(self, effect: str, fields: dict[str, str]) -> None:
+    def effect_failed(self, effect: str, fields: dict[str, str], traceback: str) -> None:
         """Write a failure down, then raise it in the program. What the handler wanted to write goes with it."""
         self.forget_writes()
         entry = JournaledEffect(effect=self._effect.__name__, args=Raw(self._args), answered=True, error=fields)
+        entry.traceback = traceback
         entry.at, entry.ms = self._at, max(0, self._scheduler.clock.wall_ms() - self._at)
         self._store(entry, self._scheduler.to_raise(self._run, effect, fields))
 
