@@ -19,7 +19,7 @@ import msgspec
 
 from mainspring.builtin.answers import Messages, about, caller_of
 from mainspring.builtin.events import on_remote_change
-from mainspring.bus import Bus, Forbidden
+from mainspring.bus import Audit, Bus, Forbidden
 from mainspring.codec import Encoding
 from mainspring.durations import Duration
 from mainspring.errors import MainspringError
@@ -42,6 +42,7 @@ from mainspring.runs.durable import RunSelection, ended_runs, error_fields, reas
 from mainspring.telemetry import current_correlation
 
 _PAGE: Final = 50
+_ANY_TIME: Final = 2**53
 PROGRAMS_OWN: Final = frozenset({"args", "value", "reason", "note", "progress"})  # members that a codec encodes
 _EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
 
@@ -102,15 +103,20 @@ class RunCount(msgspec.Struct):
     count: int
 
 
-def run(kernel: Kernel, runtime: Runtime, encoding: Encoding | None = None) -> Capability:
+def run(kernel: Kernel, runtime: Runtime, encoding: Encoding | None = None, audit: Audit | None = None) -> Capability:
     """The capability `Run` of this node; also announces the ends of durable runs as events.
 
-    With `encoding`, what is the program's is encoded in everything that is said about runs.
+    With `encoding`, what is the program's is encoded in everything that is said about runs. `audit` is told which runs
+    were forgotten.
     """
+    if audit is not None:
+        runtime.durable.recovery.on_forgotten.append(
+            lambda count: audit.did("deleted", about=f"{count} runs", reason="runs_retention_ms")
+        )
     runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how, encoding))
     runtime.durable.blocked.on_blocked.append(lambda blocked, why: _announce_blocked(kernel, blocked, why))
     on_remote_change(kernel, runtime.durable.log, lambda change: _stream_ended(kernel, change, encoding))
-    capability = message.of(_RunMessages(kernel, runtime, encoding))
+    capability = message.of(_RunMessages(kernel, runtime, encoding, audit))
     if encoding is None:
         return capability
     handlers = [replace(each, function=_encoded(each.function, encoding)) for each in capability.handlers]
@@ -133,8 +139,9 @@ def _sealed(value: Any, encoding: Encoding) -> Any:
 
 
 class _RunMessages:
-    def __init__(self, kernel: Kernel, runtime: Runtime, encoding: Encoding | None) -> None:
+    def __init__(self, kernel: Kernel, runtime: Runtime, encoding: Encoding | None, audit: Audit | None) -> None:
         self._kernel = kernel
+        self._audit = audit
         self._runtime = runtime
         self._encoding = encoding
         self._durable = runtime.durable
@@ -259,11 +266,25 @@ class _RunMessages:
         await self._check(ctx, id)
         return await self._durable.fail(id, why)
 
+    @message("command", "Run.Forget", "ForgetRun", gives="ForgottenRun.count")
+    async def forget(self, ctx: Context, id: RunId) -> Annotated[int, about("How many runs: it, and those below it.")]:
+        """Remove a finished run and its journal, with the finished runs below it. Its id can be used again."""
+        await self._check(ctx, id)
+        count = await self._durable.forget(id)
+        self._forgot(ctx, f"run {id}")
+        return count
+
+    def _forgot(self, ctx: Context, what: str) -> None:
+        if self._audit is not None:
+            self._audit.did("deleted", caller_of(ctx), what)
+
     @message("command", "Run.Bulk", "ChangeRuns")
     async def bulk(
         self,
         ctx: Context,
-        action: Annotated[Literal["retry", "cancel", "fail", "signal", "fork"], about("What is done to each.")],
+        action: Annotated[
+            Literal["retry", "cancel", "fail", "signal", "fork", "forget"], about("What is done to each.")
+        ],
         state: OnlyState = None,
         program: OnlyProgram = None,
         prefix: OnlyPrefix = "",
@@ -277,15 +298,23 @@ class _RunMessages:
         name: Annotated[str, about("Of the signal.")] = "",
         value: Annotated[Any, about("Of the signal.")] = None,
         at: Annotated[int, msgspec.Meta(ge=0, description="How many answers a forked run begins with.")] = 0,
+        endedBefore: Annotated[int | None, about("Only runs that ended before this: epoch ms.")] = None,
     ) -> ChangedRuns:
-        """Change all runs that fit; at most fifty at a time, the next ones with `after`."""
-        wanted = self._filter(state=state, program=program, prefix=prefix, ids=ids, text=text, since=since, until=until)
+        """Change all runs that fit; at most fifty at a time, the next ones with `after`.
+
+        Only finished runs are forgotten, whatever else fits.
+        """
+        if action == "forget" and endedBefore is None:
+            endedBefore = _ANY_TIME
+        only: dict[str, Any] = {"state": state, "program": program, "prefix": prefix, "ids": ids, "text": text}
+        wanted = self._filter(**only, since=since, until=until, ended_before=endedBefore)
         changes: dict[str, Callable[[str], Awaitable[Any]]] = {
             "retry": lambda id: self._durable.retry(id, keep),
             "cancel": lambda id: self._durable.cancel(id, reason),
             "fail": lambda id: self._durable.fail(id, "" if reason is None else str(reason)),
             "signal": lambda id: self._durable.signal(id, name, value),
             "fork": lambda id: self._durable.fork(id, at),
+            "forget": self._durable.forget,
         }
         found = await self._durable.listing.page(wanted, after=after, limit=_PAGE)
         changed = ChangedRuns(after=found[-1].id if len(found) == _PAGE else None)
@@ -293,9 +322,14 @@ class _RunMessages:
             if not _may_use(ctx, record.program):
                 continue
             try:
-                changed.count += await changes[action](record.id) is not False
+                done = await changes[action](record.id)
+                changed.count += int(done) if isinstance(done, int) else 1
+            except UnknownRun:  # it was removed with the one that started it
+                continue
             except RunError as error:
                 changed.refused[record.id] = error.message
+        if action == "forget" and changed.count:
+            self._forgot(ctx, f"{changed.count} runs")
         return changed
 
     @message("query", "Run.Query", "QueryRun", gives="RunAnswer.value")

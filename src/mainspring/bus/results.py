@@ -63,6 +63,7 @@ class GroupInfo(msgspec.Struct, frozen=True, gc=False):
     group: str
     members: int
     partitions: dict[int, GroupOffsets]
+    ttl_ms: int = msgspec.field(default=0, name="ttlMs")  # it goes after so long without members; 0: it stays
 
 
 class TopicCount(msgspec.Struct, frozen=True, gc=False, rename={"published": "pub", "delivered": "del"}):

@@ -71,6 +71,12 @@ class SubscriptionRequest:
         place = b'"topic":%b,"group":%b,"partition":' % (encode(self.topic), encode(self.group))
         self.heads = tuple(b'{"type":"%b",%b' % (verb, place) for verb in (b"ACK", b"NACK", b"EXTEND"))
 
+    @property
+    def start_again(self) -> dict[str, Any] | None:
+        """Where it begins after a reconnect: where its group is, unless that is gone because its time was over."""
+        is_latest = self.start is not None and self.start["kind"] == "latest"
+        return self.start if is_latest and self.options.get("group_ttl_ms") is not None else None
+
     def part(self, topic: str) -> SubscriptionRequest:
         """What leases of this topic belong to."""
         if not self.is_pattern:
@@ -226,7 +232,7 @@ class Conversation:
 
         self._epoch += 1
         epoch = held.epoch = self._epoch
-        self._ask(held, None if held.confirmed else held.start, answered)
+        self._ask(held, held.start_again if held.confirmed else held.start, answered)
 
     def _ask(self, held: SubscriptionRequest, start: dict[str, Any] | None, answered: Answered) -> None:
         members = {"topic": held.topic, "group": held.group, "from": start, **held.options}

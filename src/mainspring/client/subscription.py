@@ -237,6 +237,7 @@ class SubscribeOptions(TypedDict, total=False):
     header: tuple[str, str] | None
     sticky: bool
     count_ends: bool
+    group_ttl: Duration | None
 
 
 class Subscription(Generic[T]):

@@ -383,6 +383,37 @@ class NodeVerbs(ABC):
         """Go on with a run that failed, was cancelled or is blocked, with the program of now; see `change_runs`."""
         await self.command("Run.Retry", {"id": str(run), "keep": keep})
 
+    async def forget_run(self, run: str | StartedRun[Any]) -> int:
+        """Remove a finished run and its journal, with the finished runs below it; how many. Its id can be used again.
+
+        Raises Fail: 404 when there is no such run, 409 when it is not over.
+        """
+        return int((await self.command("Run.Forget", {"id": str(run)}, timeout=LIMIT_S))["count"])
+
+    async def forget_runs(
+        self,
+        *,
+        state: str | None = None,
+        program: Any = None,
+        prefix: str = "",
+        before: datetime | timedelta | int | None = None,
+    ) -> int:
+        """Remove the finished runs that fit, and their journals; how many.
+
+        In one state, of one program, whose ids start with `prefix`, that ended `before` a moment or so long ago. Runs
+        of a run that is not over stay.
+        """
+        name = program if program is None or isinstance(program, str) else run_name(program)
+        ended = None if before is None else moment_ms(before, self.clock.wall_ms())
+        asked = {"action": "forget", "state": state, "program": name, "prefix": prefix, "endedBefore": ended}
+        count = 0
+        after: str | None = ""
+        while after is not None:
+            changed = await self.command("Run.Bulk", {**asked, "after": after})
+            count += changed["count"]
+            after = changed["after"]
+        return count
+
 
 def run_name(program: Any) -> str:
     """The name under which a declared program is known."""

@@ -302,7 +302,7 @@ class Core:
         self.kernel.register(
             *kernel_capabilities(self.kernel),
             bus_capability(self.bus),
-            run(self.kernel, self.runtime, encoding),
+            run(self.kernel, self.runtime, encoding, self.bus.audit),
             beat_capability(self.heartbeat, self.kernel),
         )
         self._built_in = self.kernel.ids_taken

@@ -1,8 +1,8 @@
 """`mainspring runs`: look at durable runs, start and steer them, check journals against a changed program.
 
 All ask the running node but `check`, which needs neither node nor log. `mainspring log runs` reads the log of a node
-that does not run. `cancel`, `fail` and `retry` change one run, or all that `--state`, `--program` and `--prefix`
-describe.
+that does not run. `cancel`, `fail`, `retry` and `forget` change one run, or all that `--state`, `--program` and
+`--prefix` describe.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import typer
 
 from mainspring.cli.support.messages import WireOptions, data_of
 from mainspring.cli.support.moments import date_text, moment_ms
+from mainspring.cli.support.node_options import YesOption, confirm
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import CommandFailed, JsonOption, listing, note, safe, say, say_done, say_json, short
 from mainspring.client import NodeRefused
@@ -297,6 +298,35 @@ def retry(
     say_done(answer, as_json, answer["id"])
 
 
+@app.command()
+def forget(
+    run_id: OneArgument = None,
+    before: Annotated[str | None, typer.Option(help="Only runs that ended before: 30d (ago) or a date.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All finished runs.")] = False,
+    yes: YesOption = False,
+    *,
+    which: RunFilter,
+    as_json: JsonOption = False,
+    node: WireOptions,
+) -> None:
+    """Remove a finished run, or all that the options describe, for good.
+
+    Its journal and the finished runs below it go with it; its id can be used again.
+    `mainspring runs forget --state value --before 30d`
+    """
+    if run_id is not None:
+        confirm(f"Remove run {safe(run_id)} for good?", yes)
+        answer = node.ask("Run.Forget", {"id": run_id})
+        say_done({"id": run_id, **answer}, as_json, f"{safe(run_id)} was forgotten")
+        return
+    if which == RunFilter() and before is None and not everything:
+        remedy = "give the ID of one, or --state, --program, --prefix, --before, or --all"
+        raise CommandFailed("say which runs", remedy=remedy)
+    ended = None if before is None else moment_ms(before, MonotonicClock().wall_ms(), "--before")
+    confirm("Remove all finished runs for good?" if everything else "Remove these finished runs for good?", yes)
+    _change_all(node, "forget", "forgotten", which, as_json, endedBefore=ended)
+
+
 def _bulk(
     node: WireOptions,
     action: str,
@@ -305,9 +335,20 @@ def _bulk(
     as_json: bool,
     **more: Any,
 ) -> None:
-    """Change many runs, page by page; says how many, and which could not be changed."""
     if not which.members():
         raise CommandFailed("say which runs", remedy="give the ID of one, or --state and, if needed, --program")
+    _change_all(node, action, done, which, as_json, **more)
+
+
+def _change_all(
+    node: WireOptions,
+    action: str,
+    done: str,
+    which: RunFilter,
+    as_json: bool,
+    **more: Any,
+) -> None:
+    """Change many runs, page by page; says how many, and which could not be changed."""
     count, after = 0, ""
     refused: dict[str, str] = {}
     while True:

@@ -22,7 +22,7 @@ from mainspring.loop import BackgroundTasks, Clock, resolve
 from mainspring.runs.cluster.ownership import Ownership, SharedOwnership
 from mainspring.runs.durable.blocked import BlockedRuns, Keep
 from mainspring.runs.durable.listing import RunListing
-from mainspring.runs.durable.operations import fork, retry
+from mainspring.runs.durable.operations import forget, fork, retry
 from mainspring.runs.durable.questions import Questions
 from mainspring.runs.durable.records import (
     BLOCKED,
@@ -470,6 +470,10 @@ class DurableRuns:
     async def fork(self, run_id: str, at: int, new_id: str | None = None) -> Run[Any]:
         """A new run of the same program and arguments that begins with the first `at` answers of another."""
         return await fork(self, run_id, at, new_id)
+
+    async def forget(self, run_id: str) -> int:
+        """Remove a finished run, its journal and the finished runs below it; how many. Its id can be used again."""
+        return await forget(self, run_id)
 
     # -- writing
 

@@ -51,6 +51,7 @@ class RunSelection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     text: str = ""
     since: int | None = None
     until: int | None = None
+    ended_before: int | None = None  # only finished ones
     roots: bool = False  # only runs without a parent
 
     def fits(self, record: RunRecord) -> bool:
@@ -61,6 +62,7 @@ class RunSelection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             and (self.ids is None or record.id in self.ids)
             and (self.since is None or record.created >= self.since)
             and (self.until is None or record.created < self.until)
+            and (self.ended_before is None or record.updated < self.ended_before)
             and not (self.roots and record.parent is not None)
             and (not self.text or self._has_text(record))
         )
@@ -73,6 +75,8 @@ class RunSelection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     @property
     def spaces(self) -> tuple[str, ...]:
         """Where such runs are."""
+        if self.ended_before is not None:
+            return () if self.state in UNFINISHED else (RUNS,)
         return (LIVE, RUNS) if self.state is None else (LIVE,) if self.state in UNFINISHED else (RUNS,)
 
 

@@ -79,6 +79,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     forked_from: str | None = None
     forked_at: int | None = None
     retries: int = 0
+    forgotten: bool = False  # its journal is being removed, in steps
     causation: str | None = None  # the message that was being handled when it was started
     correlation: str | None = None  # and its conversation
     traceparent: str | None = None  # and its span
