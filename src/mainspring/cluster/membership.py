@@ -28,7 +28,7 @@ import msgspec
 
 from mainspring.cluster import peers
 from mainspring.cluster.cluster import About, NodeView
-from mainspring.cluster.peers import LEASES, NODES, Holder, NodeLease, Peer, Peers, Pulse, lease_key, role_key
+from mainspring.cluster.peers import LEASES, NODES, AwayNode, Holder, NodeLease, Peer, Peers, Pulse, lease_key, role_key
 from mainspring.cluster.suspects import Suspects
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, MissedTooMuch, Receipt, Refused
@@ -42,6 +42,7 @@ _LOOKS: Final = 10  # per lease: how finely silence is measured
 _SLOW_MS: Final = 2_000  # a commit that takes longer will not be quick for other writers either
 _FINAL: Final = (MissedTooMuch, FormatError)  # errors that every later try would meet again
 _NODE, _ROLE = "node/", "role/"
+_MOST_AWAY: Final = 100  # nodes that are remembered after they went
 
 
 class NameTaken(BootError):
@@ -92,6 +93,7 @@ class Membership:
         self.roles: Roles = Roles(self)
         self._early: list[KeptRecord] | None = None  # changes that came while the table was being read
         self._on_death: list[Callable[[int], None]] = []
+        self._away: dict[str, AwayNode] = {}
         self._on_fenced: list[Callable[[int], None]] = []
         self._on_end: list[Callable[[MainspringError], None]] = []
         self._on_in_touch: list[Callable[[], None]] = []
@@ -164,6 +166,10 @@ class Membership:
     def nodes(self) -> list[NodeView]:
         """All nodes that hold a lease, by name."""
         return [self._view(peer) for peer in sorted(self._peers, key=lambda peer: peer.name)]
+
+    def away(self) -> list[AwayNode]:
+        """Nodes that are gone without having said that they stop, by name."""
+        return [each for _, each in sorted(self._away.items())]
 
     def _view(self, peer: Peer) -> NodeView:
         pulse = peer.pulse if peer.pulse is not None and peer.pulse.epoch == peer.epoch else Pulse(peer.name, 0)
@@ -401,7 +407,15 @@ class Membership:
             self.roles.changed(key.removeprefix(_ROLE), record)
         elif key.startswith(_NODE):
             lease = None if deleted else peers.decode_lease(record.value)
-            gone = self._peers.set_lease(key.removeprefix(_NODE), record.version, lease, now)
+            name = key.removeprefix(_NODE)
+            former = self._peers.get(name)
+            gone = self._peers.set_lease(name, record.version, lease, now)
+            if lease is not None:
+                self._away.pop(name, None)
+            elif former is not None and not former.leaving and name != self.node:
+                self._away[name] = AwayNode(name, self._clock.wall_ms())
+                if len(self._away) > _MOST_AWAY:
+                    del self._away[next(iter(self._away))]
             if gone is not None:
                 self._gone(gone)
 

@@ -176,7 +176,7 @@ class LocalSupply:
         await self._delivery.store_now(position)
 
     def on_members_changed(self, group: Group) -> None:
-        """No other node needs to know."""
+        self._registry.on_members_changed(group)
 
     def on_fetched(self, position: Position, present: Mapping[int, ReadyEvent], start: int, end: int) -> None:
         """The group keeps what it needs."""
