@@ -279,7 +279,7 @@ class JetStreamEngine(ReadThrough, Watched):
         self._applying = True
         count = min(len(self._waiting), MOST_AT_ONCE)
         messages = [self._waiting[index] for index in range(count)]
-        # What was before the opening is not reported. Everything else is, also while there is no watcher: one that comes
+        # What was before the opening is not reported. Everything else is, also while nobody watches: who begins to
         # before this is applied may read the log as it was.
         report = self._caught_up is None or messages[-1].seq > self._goal
         self.replica.writer.apply(messages, report=report, done=self._applied_in_thread)
