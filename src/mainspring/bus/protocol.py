@@ -19,6 +19,7 @@ from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType, bad_
 from mainspring.bus.results import NewEvent
 from mainspring.json_text import HALF_CHARACTER, read_leniently, too_deep
 from mainspring.log import Append, StoredEvent
+from mainspring.telemetry import KeptError
 
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_SAFE)]
@@ -146,6 +147,7 @@ class NackFrame(LeaseFrame, tag="NACK", frozen=True, gc=False, kw_only=True):
     reason: str | None = None
     delay_ms: Offset | None = None
     reject: bool = False
+    failure: KeptError | None = None
 
 
 class ExtendFrame(LeaseFrame, tag="EXTEND", frozen=True, gc=False, kw_only=True):

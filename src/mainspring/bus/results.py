@@ -10,6 +10,8 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
+from mainspring.telemetry import KeptError
+
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
 Offset = Annotated[int, msgspec.Meta(ge=1, le=_SAFE)]
 
@@ -116,7 +118,10 @@ class Stats(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel", omit_defaults=True):
-    """One event of `<topic>.DLQ`: where it is there, where it came from, which group gave up on it and why."""
+    """One event of `<topic>.DLQ`: where it is there, where it came from, which group gave up on it and why.
+
+    `failure` is the error of the last attempt, where an exception was the reason.
+    """
 
     topic: str
     partition: int
@@ -131,6 +136,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="ca
     group: str
     attempts: int
     reason: str
+    failure: KeptError | None = None
     headers: dict[str, str]
     payload: msgspec.Raw
     key: str | None = None

@@ -535,7 +535,7 @@ class Session:
         if isinstance(member, CountingMember) and frame.partition in group.positions:
             member.said(group.positions[frame.partition], frame.offset, begun=False)
         now, delay_ms = self._bus.clock.now_ms(), None if frame.reject else frame.delay_ms or 0
-        if group.nack(member, frame.partition, frame.offset, frame.reason or "", delay_ms, now):
+        if group.nack(member, frame.partition, frame.offset, frame.reason or "", delay_ms, now, frame.failure):
             self._bus.counters.nacks += 1
             self._bus.delivery.wake(group)
 

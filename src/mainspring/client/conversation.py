@@ -37,6 +37,7 @@ from mainspring.client.frames import (
     request_frame,
 )
 from mainspring.client.publishing import RETRY, TRY_AGAIN, Publishing
+from mainspring.telemetry import KeptError
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
@@ -254,7 +255,14 @@ class Conversation:
         return True
 
     def nack(
-        self, held: SubscriptionRequest, partition: int, offset: int, epoch: int, delay_ms: int | None, reason: str
+        self,
+        held: SubscriptionRequest,
+        partition: int,
+        offset: int,
+        epoch: int,
+        delay_ms: int | None,
+        reason: str,
+        failure: KeptError | None = None,
     ) -> bool:
         """Refuse an event. `delay_ms` None: it is not to come again."""
         if epoch != held.epoch:
@@ -265,6 +273,8 @@ class Conversation:
             more += b',"delay_ms":%d' % delay_ms
         if reason:
             more += b',"reason":%b' % encode(reason[:1_000].encode("utf-8", "replace").decode())
+        if failure is not None:
+            more += b',"failure":%b' % encode(failure)
         self._send(b'%b%d,"offset":%d%b}' % (held.heads[1], partition, offset, more))
         return True
 

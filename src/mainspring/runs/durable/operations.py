@@ -93,7 +93,7 @@ async def _forget_failure(durable: DurableRuns, run_id: str) -> list[Operation]:
     if last.answered:
         return [Delete(JOURNAL, entry_key(run_id, index))]
     key = (note_key if durable.ownership.keeps_notes_apart else entry_key)(run_id, index)
-    return [Put(JOURNAL, key, encode_record(msgspec.structs.replace(last, attempts=0)))]
+    return [Put(JOURNAL, key, encode_record(msgspec.structs.replace(last, attempts=0, failures=[])))]
 
 
 def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:

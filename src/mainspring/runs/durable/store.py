@@ -146,17 +146,15 @@ class RunStore:
         prefix: str = "",
         after: str = "",
         limit: int | None = None,
-        ended_before: int | None = None,
     ) -> list[RunRecord]:
-        """Runs by id, optionally only those in one state, of one program, or that ended before a time (epoch ms)."""
+        """Runs by id, optionally only those in one state or of one program."""
         found: list[RunRecord] = []
-        for space in (LIVE, RUNS) if ended_before is None else (RUNS,):
+        for space in (LIVE, RUNS):
             if state is None or (state in UNFINISHED) == (space == LIVE):
                 count = 0
                 async for stored in self._log.scan(space, prefix, after):
                     record = decode_record(stored.value)
-                    is_wanted = state in (None, record.state) and program in (None, record.program)
-                    if is_wanted and (ended_before is None or record.updated < ended_before):
+                    if state in (None, record.state) and program in (None, record.program):
                         found.append(record)
                         count += 1
                         if count == limit:
