@@ -27,9 +27,10 @@ from mainspring.settings import Settings
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 REMEDY: Final = "make room on its disk, purge or delete topics, or give them a retention; publishing goes on by itself"
-SOONEST_MS: Final = 1_000
+SOONEST_MS: Final = 50
 LATEST_MS: Final = 60_000
 BYTES_PER_MS: Final = 200_000  # faster than a disk of today is filled
+MARGIN: Final = 8
 SHOWN: Final = 5
 _UNITS: Final = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS_OF_TWO: Final = {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
@@ -91,24 +92,28 @@ class DiskGuard:
             logger.warning("how much room the log has could not be found out: %s", error)
             room = Room(0, 0, 0, 0)
         if room is not None and not self._stopped:
-            spare = room.free + room.reusable - self._reserve(room.total)
-            wait_ms = max(SOONEST_MS, min(LATEST_MS, spare // BYTES_PER_MS))
+            reserve = self._reserve(room.total)
+            spare = room.free + room.reusable - reserve
+            soonest = max(SOONEST_MS, min(1_000, reserve // BYTES_PER_MS // 4))  # a small reserve is gone sooner
+            wait_ms = max(soonest, min(LATEST_MS, spare // BYTES_PER_MS))
             self._timer = self._loop.schedule(wait_ms, lambda _: self._run(self._look()), None, ref=False)
 
     async def _judge(self, room: Room) -> None:
-        free, reserve = room.free + room.reusable, self._reserve(room.total)
-        # What is freed inside the log's file is of no use where its journal cannot grow.
-        if free < reserve or room.free < reserve // 4:
+        former, now = self.state, self._loop.clock.now_ms()
+        free, reserve, warn = room.free + room.reusable, self._reserve(room.total), self._warn(room.total)
+        was = "ok" if former is None else former.state
+        # It takes more room to leave a state than to come to it: the log's journal grows and shrinks by itself. And
+        # what is freed inside the log's file is of no use where its journal cannot grow.
+        if free < reserve + (reserve // MARGIN if was == "full" else 0) or room.free < reserve // 4:
             state: Literal["ok", "low", "full"] = "full"
         else:
-            state = "low" if free < self._warn(room.total) else "ok"
-        former, now = self.state, self._loop.clock.now_ms()
+            state = "low" if free < warn + (warn // MARGIN if was != "ok" else 0) else "ok"
         largest: list[Growing] = []
         if state != "ok":
             is_same = former is not None and former.state == state and now - self._measured_ms < LATEST_MS
             largest = former.largest if former is not None and is_same else await self._largest(room)
         self.state = DiskState(state, free, room.total, room.size, largest)
-        if state != (former.state if former is not None else "ok"):
+        if state != was:
             self._say(self.state, reserve)
         text = f"the disk of the log is nearly full: {_amount(free)} of {_amount(room.total)} are left"
         self._admission.on_disk(text if state == "full" else "", REMEDY)
