@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import zlib
 from pathlib import Path
 from typing import Any
@@ -90,10 +91,12 @@ async def test_a_node_boots_and_serves_beside_them(address: str, sql: Any, tmp_p
         async def moved() -> bool:
             return not await sql.fetchval(f"SELECT count(*) FROM {schema}.outgoing")
 
-        for _ in range(2):
+        for _ in range(2):  # while it runs, and after it has started again
             assert node.ask("POST", "/topics/t/events", {"payload": 2}, OPS).status == 201
             assert node.ask("GET", "/topics", token=OPS).status == 200
             await eventually(moved)  # set aside, so that they hold up nothing
+            node.signal(signal.SIGTERM)
+            assert node.wait() == 0
             node.restart()
         assert [event["payload"] for event in node.ask("GET", "/topics/t/events", token=OPS).json["events"]] == [
             1,
