@@ -614,9 +614,9 @@ class PostgresEngine(Watched):
         while True:
             rows = await self._open().read(lambda ask, last=last: self._reader.page(ask, space, prefix, last))  # type: ignore[misc]
             for row in rows:
-                record = record_of(space, row)
-                if record is not None:
-                    yield record
+                found = record_of(space, row)
+                if found is not None:
+                    yield found
             if len(rows) < PAGE:
                 return
             last = rows[-1]["key"]
