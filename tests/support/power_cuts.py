@@ -419,9 +419,7 @@ def _some(chance: random.Random) -> Kept:
     return kept
 
 
-def states(
-    entries: Sequence[Entry], chance: random.Random, begun: int = 0
-) -> Iterator[tuple[dict[str, bytes], bytes]]:
+def states(entries: Sequence[Entry], chance: random.Random, begun: int = 0) -> Iterator[tuple[dict[str, bytes], bytes]]:
     """Every different state that a loss of power may leave, with what was acknowledged by then.
 
     `begun`: only from where so many operations have begun. What was before is what shorter sequences leave.

@@ -286,7 +286,7 @@ class NodeVerbs(ABC):
         """Durable runs by id: in one state (running, blocked, value, failed, cancelled), of one program."""
         name = program if program is None or isinstance(program, str) else run_name(program)
         asked: dict[str, Any] = {"state": state, "program": name, "prefix": prefix, "after": ""}
-        while page := (await self.query("Run.List", asked, reply=_RunPage)).runs:
+        while page := (await self.query("Run.List", asked, timeout=LIMIT_S, reply=_RunPage)).runs:
             for info in page:
                 yield info
             asked["after"] = page[-1].id
@@ -297,7 +297,7 @@ class NodeVerbs(ABC):
         Raises Fail: 404 when there is no such run or query, 409 when the run is over or blocked.
         """
         asked = {"id": str(run), "name": query, "args": list(args)}
-        value = (await self.query("Run.Query", asked))["value"]
+        value = (await self.query("Run.Query", asked, timeout=LIMIT_S))["value"]
         return value if reply is None else msgspec.convert(value, reply)
 
     async def update_run(self, run: str | StartedRun[Any], update: str, /, *args: Any, reply: Any = None) -> Any:
@@ -306,7 +306,7 @@ class NodeVerbs(ABC):
         Raises Fail like `query_run`, and with 422 what the program's function raised.
         """
         asked = {"id": str(run), "name": update, "args": list(args)}
-        value = (await self.command("Run.Update", asked))["value"]
+        value = (await self.command("Run.Update", asked, timeout=LIMIT_S))["value"]
         return value if reply is None else msgspec.convert(value, reply)
 
     async def change_runs(
@@ -328,7 +328,7 @@ class NodeVerbs(ABC):
         refused: dict[str, str] = {}
         after: str | None = ""
         while after is not None:
-            changed = await self.command("Run.Bulk", {**asked, "after": after})
+            changed = await self.command("Run.Bulk", {**asked, "after": after}, timeout=LIMIT_S)
             refused |= changed["refused"]
             after = changed["after"]
         return refused
@@ -337,7 +337,7 @@ class NodeVerbs(ABC):
         self, run: str | StartedRun[Any], *, keep: Literal["all", "fitting", "nothing"] = "all"
     ) -> None:
         """Go on with a run that failed, was cancelled or is blocked, with the program of now; see `change_runs`."""
-        await self.command("Run.Retry", {"id": str(run), "keep": keep})
+        await self.command("Run.Retry", {"id": str(run), "keep": keep}, timeout=LIMIT_S)
 
 
 def run_name(program: Any) -> str:
