@@ -138,6 +138,7 @@ class RunVerbs(Verbs):
                     raise
             else:
                 self.booked.setdefault(id, {})[entry] = number
+        await asyncio.sleep(step.random.uniform(0, 3))
         await self._insist(client, lambda: client.signal(id, "close"))
         self.outcomes[id] = await self._ask_outcome(client, id)
 

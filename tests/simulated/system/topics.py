@@ -38,6 +38,7 @@ class TopicVerbs(RunVerbs):
         super().__init__()
         self.batches: dict[str, int] = {}  # sizes
         self.confirmed_batches: set[str] = set()
+        self.begun: set[tuple[Client, str]] = set()
         self.unanswered: set[str] = set()
         self.right: set[int] = set()  # offsets of `shared` that the second group was given
         self.emptied: defaultdict[str, Emptied] = defaultdict(Emptied)  # each client has topics of its own
@@ -51,20 +52,11 @@ class TopicVerbs(RunVerbs):
                 raise ValueError("only when it was sent again")
             event.publish("left", {"offset": event.offset}, id=self._new_id())
 
-    async def start_verbs(self, client: Client) -> None:
-        await super().start_verbs(client)
-
-        async def right(event: Any) -> None:
-            self.right.add(event.offset)
-
-        async def answer(event: Any) -> Any:
-            await asyncio.sleep(0.02)
-            if event.payload["n"] % 3 == 0:
-                raise ValueError(f"no answer to {event.payload['n']}")
-            return event.payload["n"] + 1
-
-        client.consume("shared", right, group="right", retry_delay=0.1, from_="beginning")
-        client.respond("questions", answer, group="answering", retry_delay=0.1, from_="beginning")
+    def _once(self, client: Client, verb: str) -> bool:
+        """Whether the client does this for the first time."""
+        is_new = (client, verb) not in self.begun
+        self.begun.add((client, verb))
+        return is_new
 
     # -- batches: whole or not at all
 
@@ -89,13 +81,21 @@ class TopicVerbs(RunVerbs):
 
     # -- letters that go to all groups
 
+    async def _publish_shared(self, client: Client, id: str) -> None:
+        async def right(event: Any) -> None:
+            self.right.add(event.offset)
+
+        if self._once(client, "read"):
+            client.consume("shared", right, group="right", retry_delay=0.1, from_="beginning")
+        await client.publish("shared", {}, id=id)
+
     @operation
     async def publish_shared(self, client: Client, step: PlannedStep) -> None:
-        await client.publish("shared", {}, id=step.id)
+        await self._publish_shared(client, step.id)
 
     @operation
     async def redrive_to_all(self, client: Client, step: PlannedStep) -> None:
-        await client.publish("shared", {}, id=step.id)
+        await self._publish_shared(client, step.id)
         await asyncio.sleep(step.random.uniform(0, 1))
         await client.redrive("shared", to_all=True)
 
@@ -119,15 +119,23 @@ class TopicVerbs(RunVerbs):
 
     @operation(weight=2)
     async def request(self, client: Client, step: PlannedStep) -> None:
+        async def answer(event: Any) -> Any:
+            await asyncio.sleep(0.02)
+            if event.payload["n"] % 3 == 0:
+                raise ValueError(f"no answer to {event.payload['n']}")
+            return event.payload["n"] + 1
+
+        if self._once(client, "respond"):
+            client.respond("questions", answer, group="answering", retry_delay=0.1, from_="beginning")
         try:
-            answer = await client.request("questions", {"n": step.number}, timeout=REPLY_S)
+            found = await client.request("questions", {"n": step.number}, timeout=REPLY_S)
         except ReplyError as error:
-            answer = error.code
+            found = error.code
         except TimedOut:
             self.unanswered.add(step.id)
             return
         wanted = step.number + 1 if step.number % 3 else "ValueError"
-        assert answer == wanted, f"the answer to {step.number} was {answer}"
+        assert found == wanted, f"the answer to {step.number} was {found}"
 
     async def _check_requests(self, end: Rest) -> None:
         rotten = rotten_offsets(end, "questions") | rotten_offsets(end, "questions.replies")

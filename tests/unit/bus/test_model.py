@@ -198,7 +198,7 @@ class GroupMachine(RuleBasedStateMachine):
         else:
             assert sorted(places) == sorted(chosen)
             self.model.floor = {partition: self.model.committed(partition) for partition in range(PARTITIONS)}
-            self.model.events.update({place: Event(redriven=True) for place in places})
+            self.model.events.update({place: Event(redriven=True, refused=True) for place in places})
 
     @rule(seconds=st.sampled_from([1, 7, LEASE_S + 2, 100]))
     def time_passes(self, seconds: int) -> None:
@@ -312,5 +312,5 @@ class GroupMachine(RuleBasedStateMachine):
 
 TestGroup = pytest.mark.slow(GroupMachine.TestCase)
 TestGroup.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
 )
