@@ -125,6 +125,9 @@ class Cluster(Protocol):
         """Call when this node's lease is certain again after it was not."""
         return
 
+    def when_in_touch(self, callback: Callable[[], object]) -> None:
+        """Call once this node's lease is certain: now, or when it is renewed or the node has a new one."""
+
     def role(self, name: str) -> Role:
         """The role of this name; from the first call on this node tries to get it."""
 
@@ -159,6 +162,9 @@ class Alone(Cluster):
 
     def alive(self, epoch: int) -> bool:
         return epoch == 0
+
+    def when_in_touch(self, callback: Callable[[], object]) -> None:
+        callback()
 
     def nodes(self) -> list[NodeView]:
         return [

@@ -97,6 +97,7 @@ class Membership:
         self._on_fenced: list[Callable[[int], None]] = []
         self._on_end: list[Callable[[MainspringError], None]] = []
         self._on_in_touch: list[Callable[[], None]] = []
+        self._uncertain: list[Callable[[], object]] = []  # to be called when the lease is certain
         self._timer: Hashable | None = None
         self._tasks = BackgroundTasks(logger, "membership")
         self._pulses = 0
@@ -148,6 +149,12 @@ class Membership:
 
     def on_in_touch(self, callback: Callable[[], None]) -> None:
         self._on_in_touch.append(callback)
+
+    def when_in_touch(self, callback: Callable[[], object]) -> None:
+        if self.in_touch:
+            callback()
+        else:
+            self._uncertain.append(callback)
 
     def on_end(self, callback: Callable[[MainspringError], None]) -> None:
         """Call when this node cannot go on: another one has taken its name, or its log can be followed no further."""
@@ -239,6 +246,7 @@ class Membership:
         logger.info("node %s joined with epoch %d", self.node, self.epoch)
         self._send_pulse()
         self.roles.try_all()
+        self._go_on_certain()
 
     # -- taking the lease of a name: from nobody, from this node's own former life, or from a node that is silent
     #
@@ -341,12 +349,21 @@ class Membership:
             if not was_certain and self.in_touch:
                 for callback in tuple(self._on_in_touch):
                     callback()
+                self._go_on_certain()
             if self._next_pulse_ms == 0 and self.joined and not self._leaving:
                 self._send_pulse()  # something changed while this one was on its way
         else:
             self._next_pulse_ms = 0  # with the next look; after a refusal, the loss of the lease is about to come
             if isinstance(result, _FINAL):
                 self._end(result)
+
+    def _go_on_certain(self) -> None:
+        uncertain, self._uncertain = self._uncertain, []
+        for callback in uncertain:
+            try:
+                callback()
+            except Exception:
+                logger.exception("what waited for the lease of this node failed")
 
     def _end(self, error: MainspringError) -> None:
         if self.ended is None:
