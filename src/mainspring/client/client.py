@@ -56,6 +56,7 @@ logger: logging.Logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
 PASSING: Final = TRY_AGAIN | {"log_unavailable"}  # what the node may answer differently in a moment
+HistoryRange = Literal["15m", "6h", "24h", "7d"]  # how far back a node remembers its figures
 SLICE: Final = 256  # events of `publish_many` before what was put may leave
 
 
@@ -265,6 +266,7 @@ class Client(ClientConnection, NodeVerbs):
         header: tuple[str, str] | None = None,
         sticky: bool = False,
         count_ends: bool = False,
+        group_ttl: Duration | None = None,
     ) -> Subscription[Any]:
         """Consume a topic as a member of a group: an async iterator of events.
 
@@ -276,7 +278,8 @@ class Client(ClientConnection, NodeVerbs):
         that exists goes on where it was, unless an offset above 0 or a time moves it. `max_inflight` is how many
         events may be unsettled here. With `ack="upto"` an acknowledgement also settles everything before it in its
         partition. `key` and `header` filter; `sticky` keeps events of one key with one member. With `count_ends` the
-        node counts how often a process ended with an event (`event.ended`). `type` is what payloads are decoded into.
+        node counts how often a process ended with an event (`event.ended`). A new group with a `group_ttl` is deleted
+        when it had no member for so long; one that exists without stays. `type` is what payloads are decoded into.
         Errors are raised where the subscription is iterated.
         """
         if max_inflight < 1:
@@ -289,6 +292,7 @@ class Client(ClientConnection, NodeVerbs):
             "filter": wanted or None,
             "sticky": sticky or None,
             "count_ends": count_ends or None,
+            "group_ttl_ms": None if group_ttl is None else duration_ms(group_ttl),
         }
         held = SubscriptionRequest(topic, group, start_frame(from_, self.clock.wall_ms()), options)
         if self.ended is not None:
@@ -421,6 +425,23 @@ class Client(ClientConnection, NodeVerbs):
         found = (each["groups"].get(group) for each in offsets["partitions"])
         return sum(each["lag"] for each in found if each is not None)
 
+    async def attention(self) -> dict[str, Any]:
+        """What needs a person: `count` of all, and `needs`, each with its `kind`, `count`, `examples` and `remedy`."""
+        found: dict[str, Any] = await self.http.call("GET", "/attention")
+        return found
+
+    async def history(
+        self, range: HistoryRange = "15m", *, topic: str | None = None, group: str | None = None
+    ) -> list[dict[str, float]]:
+        """Figures of the node over time, or of a topic, or of a group of it; each with its time `t` (epoch ms)."""
+        path = "/history"
+        if topic is not None:
+            path = f"/topics/{quote(topic, safe='')}/history"
+            if group is not None:
+                path = f"/groups/{quote(topic, safe='')}/{quote(group, safe='')}/history"
+        found: list[dict[str, float]] = (await self.http.call("GET", path, params={"range": range}))["points"]
+        return found
+
     async def dead_letters(
         self, topic: str, *, group: str | None = None, key: str | None = None, reason: str | None = None
     ) -> AsyncIterator[DeadEvent]:
@@ -544,6 +565,10 @@ class Client(ClientConnection, NodeVerbs):
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with its groups, schedules, schemas and dead letters. Refused while a group has members."""
         await self.http.call("DELETE", f"/topics/{quote(topic, safe='')}")
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Forget where a group stands. Refused while it has members."""
+        await self.http.call("DELETE", f"/groups/{quote(topic, safe='')}/{quote(group, safe='')}")
 
     async def schedule(
         self,

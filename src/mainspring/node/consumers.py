@@ -41,9 +41,11 @@ from mainspring.runs import Runtime
 from mainspring.runs.durable import check_id
 from mainspring.telemetry import (
     CORRELATION,
+    KeptError,
     OpenSpan,
     Recorder,
     causation_headers,
+    error_keeping,
     handling,
     tracing,
 )
@@ -155,6 +157,7 @@ class Consuming:
             self._decode = encoding.decoder(self._decode)
         self._room = asyncio.Semaphore(declared.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handle_first = self._handle_carefully if log.shared else self._handle
         self._new_work: type[EventWork] = _ScheduledWork if declared.schedule else EventWork
         if encoding is not None:
             self._new_work = _EncodedScheduledWork if declared.schedule else _EncodedWork
@@ -214,7 +217,7 @@ class Consuming:
     # -- one event
 
     def _given(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
-        handle = self._handle if attempt == 1 else self._handle_carefully
+        handle = self._handle_first if attempt == 1 else self._handle_carefully
         task = asyncio.get_running_loop().create_task(handle(position, ready, attempt))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -237,11 +240,12 @@ class Consuming:
         return any(position.is_careful() for position in self._group.positions.values())
 
     async def _handle_carefully(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
-        """Call the function when the attempt is stored: if the call ends the process, it counts."""
+        """Call the function when the attempt is stored, so that it counts if it ends the process, and when it is
+        certain that the event is still this node's."""
         keeping = self._keep_lease(position, ready.offset)
         try:
             async with self._room:
-                if await self._settlement.store_attempt(position, ready.offset):
+                if await self._settlement.may_begin(position, ready.offset):
                     await self._work(position, ready, attempt)
         finally:
             keeping()
@@ -274,7 +278,7 @@ class Consuming:
             if doing is not None:
                 doing.end(error)
             self._failed(position, ready.offset, attempt, error)
-            work.failed(attempt, _reason(error))
+            work.failed(attempt, _reason(error), error)
         finally:
             if doing is not None:
                 doing.leave(entered)
@@ -311,7 +315,7 @@ class Consuming:
             return
         gives_up = isinstance(error, Reject)
         delay_ms = None if gives_up else self.declared.retries.backoff.delay_ms(attempt, self._random)
-        self._settlement.nack(position, offset, _reason(error), delay_ms)
+        self._settlement.nack(position, offset, _reason(error), delay_ms, _failure(error))
 
     def _log_failure(self, position: Position, offset: int, what: str, error: Exception) -> None:
         cause = error.__cause__ if isinstance(error, Reject) else error
@@ -376,10 +380,18 @@ async def _judge(call: Callable[..., Awaitable[Any]], retries: Retries, *args: A
 def _reason(error: Exception) -> str:
     """Why an event was refused, for its dead letter."""
     if isinstance(error, Reject):
-        return str(error)
+        return error_keeping.redacted(str(error))
     if isinstance(error, msgspec.ValidationError):
         return f"the payload does not fit: {validation_text(error)}"
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error_keeping.redacted(str(error))}"
+
+
+def _failure(error: Exception) -> BaseException:
+    """The error that is kept: the program's own, where `Reject` only says that it is not worth another attempt."""
+    cause = error.__cause__
+    if isinstance(error, Reject) and isinstance(cause, Exception) and _reason(cause) == str(error):
+        return cause
+    return error
 
 
 def kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
@@ -398,7 +410,7 @@ class EventWork:
     def done(self, attempt: int) -> None:
         """The function returned; the event is about to be settled in a commit of its own."""
 
-    def failed(self, attempt: int, reason: str) -> None:
+    def failed(self, attempt: int, reason: str, error: Exception | None = None) -> None:
         """The function raised, or refused the event."""
 
     def prepare_run(self, event: Event[Any], program: Any, args: tuple[Any, ...], id: str | None) -> str:
@@ -449,12 +461,15 @@ class _ScheduledWork(EventWork):
     def done(self, attempt: int) -> None:
         self.together.events.append(self._schedules.called(self._schedule, self._call("done", attempt)))
 
-    def failed(self, attempt: int, reason: str) -> None:
-        self._schedules.store_call(self._schedule, self._call("failed", attempt, reason[:_REASON]))
+    def failed(self, attempt: int, reason: str, error: Exception | None = None) -> None:
+        failure = None if error is None else error_keeping.keep(_failure(error))
+        self._schedules.store_call(self._schedule, self._call("failed", attempt, reason[:_REASON], failure))
 
-    def _call(self, result: Literal["done", "failed"], attempt: int, reason: str = "") -> LastCall:
-        lasted = max(0, self._clock.wall_ms() - self._began)
-        return LastCall(result=result, at_ms=self._began, duration_ms=lasted, attempt=attempt, reason=reason)
+    def _call(
+        self, result: Literal["done", "failed"], attempt: int, reason: str = "", failure: KeptError | None = None
+    ) -> LastCall:
+        began, lasted = self._began, max(0, self._clock.wall_ms() - self._began)
+        return LastCall(result=result, at_ms=began, duration_ms=lasted, attempt=attempt, reason=reason, failure=failure)
 
 
 class _EncodedWork(EventWork):

@@ -90,18 +90,20 @@ class Settlement:
         self._group.ack(self._member, position.partition, offset)
         self._bus.delivery.wake(self._group)
 
-    def nack(self, position: Position, offset: int, reason: str, delay_ms: int | None) -> None:
+    def nack(
+        self, position: Position, offset: int, reason: str, delay_ms: int | None, failure: BaseException | None = None
+    ) -> None:
         """Refuse it; it comes again after `delay_ms`. None: it does not, but is a dead letter."""
         now = self._bus.clock.now_ms()
-        if self._group.nack(self._member, position.partition, offset, reason, delay_ms, now):
+        if self._group.nack(self._member, position.partition, offset, reason, delay_ms, now, failure):
             self._bus.counters.nacks += 1
             self._bus.delivery.wake(self._group)
 
-    async def store_attempt(self, position: Position, offset: int) -> bool:
-        """Make durable that the event was delivered once more; False: its lease was lost meanwhile."""
+    async def may_begin(self, position: Position, offset: int) -> bool:
+        """Wait until the function may be called with the event; False: its lease was lost meanwhile."""
         while offset in self._member.held.get(position.partition, {}):
             try:
-                await self._bus.delivery.store_now(position)
+                await self._bus.delivery.before_attempt(position)
             except LogUnavailable:
                 await asyncio.sleep(_AWAY_S)
             except Refused:  # another node moved the group, or was faster; the change feed says so in a moment

@@ -13,6 +13,7 @@ import msgspec
 from mainspring import App, Effect, Fail, Sleep, WaitSignal, resume
 from mainspring.client import CannotConnect, Client
 from mainspring.log import Append
+from mainspring.runs import Value
 from mainspring.testing.simulation import PlannedStep, Rest, operation
 from tests.simulated.system.verbs import Verbs
 
@@ -94,11 +95,11 @@ class RunVerbs(Verbs):
             if error.code != 409:  # an answer that was lost: it goes on already, or is over
                 raise
         self.outcomes[id] = await self._ask_outcome(client, id)
-        assert self.outcomes[id] == "value"
+        assert self.outcomes[id] == "done"
 
     async def _ask_outcome(self, client: Client, id: str) -> str:
         outcome = await self._insist(client, lambda: client.outcome(id))
-        return type(outcome).__name__.lower()
+        return "done" if isinstance(outcome, Value) else type(outcome).__name__.lower()
 
     # -- many at once
 
@@ -115,7 +116,7 @@ class RunVerbs(Verbs):
         action, state = ("retry", "failed") if retries else ("cancel", "running")
         changing: dict[str, Any] = {"state": state, "prefix": f"b-{step.id}-"}
         await self._insist(client, lambda: client.change_runs(action, **changing))  # type: ignore[arg-type]
-        wanted = "value" if retries else "cancelled"
+        wanted = "done" if retries else "cancelled"
         for id in ids:
             self.outcomes[id] = await self._ask_outcome(client, id)
             assert self.outcomes[id] == wanted, f"{action} of all runs: {id} is {self.outcomes[id]}"

@@ -34,6 +34,7 @@ from mainspring.bus.names import SEPARATOR
 from mainspring.bus.protocol import json_text
 from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
 from mainspring.log import StoredEvent
+from mainspring.telemetry import KeptError
 
 if TYPE_CHECKING:
     from mainspring.bus.groups.group import Group
@@ -44,6 +45,7 @@ SPACE: Final = "groups"
 COPIES: Final = "redriven"  # events that were dead letters and are open again, by position and offset
 BYTES_PER_MS: Final = 2_000  # of one position's records: thousands of delayed events must not occupy the disk
 STORE_AT_MOST_MS: Final = 300
+SUSPECT: Final = 2  # ends of the process with an event, from which on it is handled alone
 CAREFUL: Final = 1_000  # new events delivered carefully after an end; what was handed out beyond is among the next ones
 
 Range = tuple[int, int]  # the first offset and the last
@@ -69,6 +71,7 @@ class OpenEvent(msgspec.Struct, eq=False):
     key: str | None = None
     holds_key: bool = False  # later events of its key wait for it
     begun: bool = False  # its member said so
+    failure: KeptError | None = None  # of its last attempt, for its dead letter
 
     def state(self, to_wall: int) -> UnsettledEvent:
         """What is stored of it; `to_wall` is what must be added to a monotonic time to make it epoch ms."""
