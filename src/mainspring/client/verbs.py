@@ -326,7 +326,7 @@ class NodeVerbs(ABC):
     async def count_runs(self, **which: Unpack[RunOptions]) -> dict[str, int]:
         """How many durable runs there are in each state."""
         counts: dict[str, int] = {}
-        for each in (await self.query("Run.Count", _which(which, self.clock.wall_ms())))["counts"]:
+        for each in (await self.query("Run.Count", _which(which, self.clock.wall_ms()), timeout=LIMIT_S))["counts"]:
             counts[each["state"]] = counts.get(each["state"], 0) + each["count"]
         return counts
 

@@ -173,6 +173,9 @@ async def test_every_verb_about_runs_gives_a_question_up_whose_answer_is_lost(
         client.retry_run("one"),
         client.change_runs("retry", state="failed"),
         anext(client.runs()),
+        client.count_runs(),
+        client.forget_run("one"),
+        client.forget_runs(),
     ]
     for each in asked:
         with pytest.raises(Fail):
