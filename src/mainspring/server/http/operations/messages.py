@@ -34,7 +34,8 @@ _AUDITED: Final = frozenset(
     f"{capability}.{name}"
     for capability, names in {
         "Syscall": "Shutdown Restart Redrive DropDeadLetters",
-        "Bus": "CreateTopic Seek DeleteGroup Redrive DropDeadLetters Schedule Unschedule PauseSchedule ResumeSchedule",
+        "Bus": "CreateTopic Seek DeleteGroup Redrive DropDeadLetters Schedule Unschedule PauseSchedule ResumeSchedule "
+        "RunSchedule",
         "Run": "Cancel Retry Fail Bulk Fork",
         "Beat": "Pause Resume Fork",
         "Memory": "Delete",
