@@ -115,5 +115,5 @@ def _result(last: dict[str, Any] | None) -> str:
         return ""
     if last["result"] == "skipped":
         return f"skipped: {short(last['reason'], _REASON)}"
-    lasted = f"{last['result']} in {duration_text(last.get('durationMs', 0))}"
+    lasted = f"{last['result']} in {duration_text(last['durationMs']) if last.get('durationMs') else '0ms'}"
     return lasted + (f": {short(last['reason'], _REASON)}" if "reason" in last else "")
