@@ -4,20 +4,17 @@
 
 Then open http://127.0.0.1:7070/chat/ in two windows. What is said is an event of a topic: on disk before the others
 see it, there for whoever joins later, and checked against `Said` before it is stored, whichever way it came. The pages
-talk to the node's WebSocket and need no code here; this program says what the topics hold, serves the page and tidies
-up after closed tabs.
+talk to the node's WebSocket and need no code here; this program says what the topics hold and serves the page.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 
-from mainspring import App, Event
-
-TOPICS = ("chat.said", "chat.presence")
+from mainspring import App
 
 app = App("chat")
 app.pages("/chat", Path(__file__).parent / "page")
@@ -42,16 +39,3 @@ class Presence(msgspec.Struct, forbid_unknown_fields=True):
     visitor: Name
     name: Name
     state: Literal["joined", "here", "left"]
-
-
-@app.every("10m")
-async def tidy(event: Event[Any]) -> None:
-    """Forget where closed tabs have been: each tab reads as a group of its own, and a node forgets none unasked.
-
-    A tab that is only asleep loses nothing: it is given the topic from its beginning, and knows what it has shown.
-    """
-    for topic in TOPICS:
-        found = await event.ask("query", "Bus.Groups", {"topic": topic})
-        for group in found["groups"]:
-            if group["group"].startswith("tab-") and group["members"] == 0:
-                await event.ask("command", "Bus.DeleteGroup", {"topic": topic, "group": group["group"]})

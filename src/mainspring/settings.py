@@ -245,6 +245,12 @@ class Settings:
     # Stopping
     drain_ms: int = setting(5_000, "Longest time for each of the three steps of an orderly stop.", unit="ms", least=0)
 
+    # What is kept of errors
+    keep_tracebacks: bool = setting(True, "Keep the traceback of a failed attempt with it, not only type and text.")
+    redact: tuple[str, ...] = setting(
+        (), "Regular expressions: what fits is written as *** in errors that are kept with a failed attempt."
+    )
+
     # Logs for people
     log_level: str = setting("info", "debug, info, warning or error; logs go to standard error.")
     log_format: str = setting("text", "text or json.")

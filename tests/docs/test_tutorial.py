@@ -20,7 +20,7 @@ from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "tutorial.md"
 FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<text>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
-PATIENCE_S = 30.0  # for what must come; nothing is measured
+PATIENCE_S = 60.0  # for what must come; nothing is measured
 
 
 class Reader:

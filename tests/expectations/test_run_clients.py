@@ -83,7 +83,7 @@ async def test_runs_are_listed_and_changed_in_bulk(start: Start) -> None:
         for n in range(3):
             await node.bus.start_run(checkout, Order(f"o-{n}"), id=f"c-{n}")
         listed = [info async for info in node.bus.runs(state="running", program=checkout)]
-        assert [(info.id, info.program) for info in listed] == [(f"c-{n}", "shop.checkout") for n in range(3)]
+        assert [(info.id, info.program) for info in listed] == [(f"c-{n}", "shop.checkout") for n in (2, 1, 0)]
         assert await node.bus.change_runs("cancel", state="running", program=checkout, reason="closed") == {}
         assert [info.id async for info in node.bus.runs(state="running")] == []
         await node.bus.retry_run("c-1")

@@ -16,7 +16,7 @@ from tests.support.nats_server import NatsServer
 from tests.support.paths import ROOT
 from tests.support.serving import Serving
 
-PATIENCE_MS = 15_000
+PATIENCE_MS = 60_000
 expect.set_options(timeout=PATIENCE_MS)
 
 

@@ -22,7 +22,7 @@ with contextlib.suppress(ImportError):
     import uvloop
 
     LOOPS["uvloop"] = uvloop.new_event_loop
-LIMIT_S = 30  # for something that has to come
+LIMIT_S = 60  # for something that has to come
 
 
 class Served:

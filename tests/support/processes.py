@@ -16,7 +16,7 @@ from tests.support.nats_server import NatsServer
 from tests.support.postgres import Postgres, running_postgres
 from tests.support.serving import Serving
 
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 LEASE_MS = "2000"
 
 PROGRAM = """

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-PATIENCE_S = 30.0  # how long to wait for what must come; never a measurement
+PATIENCE_S = 60.0  # how long to wait for what must come; never a measurement
 OWN_NAMES = ("MAINSPRING_", "BUS_", "MONGO_")
 
 

@@ -9,7 +9,6 @@ const HERE_EVERY_MS = 10_000;
 const GONE_AFTER_MS = 25_000; // two of them missed
 
 const visitor = (sessionStorage.visitor ??= newId());
-const group = `tab-${visitor}`;
 const element = (id) => document.getElementById(id);
 const here = new Map(); // visitor -> {name, heard}: everybody else who was heard of lately
 
@@ -25,7 +24,6 @@ function show(event) {
     said.insertBefore(lineOf(offset, ts, payload), before);
     if (!before) said.scrollTop = said.scrollHeight;
   }
-  event.ack();
 }
 
 function lineOf(offset, ts, { name, text }) {
@@ -100,12 +98,8 @@ async function enter() {
   element("join").hidden = true;
   element("room").hidden = false;
   showHere();
-  // Offset 1 takes the group back to the beginning, so that a page that was loaded again has the history again.
-  bus.subscribe("chat.said", { group, from: 1 }, show);
-  const others = bus.subscribe("chat.presence", { group, from: "latest" }, (event) => {
-    hear(event);
-    event.ack();
-  });
+  bus.follow("chat.said", show, { from: "beginning" });
+  const others = bus.follow("chat.presence", hear);
   await others.confirmed; // from here on this tab hears who answers
   tell("joined");
   setInterval(stay, HERE_EVERY_MS);

@@ -249,7 +249,7 @@ class _BusMessages:
         wanted = DeadLetterFilter(offsets=offsets, group=group, key=key, reason=reason, before=before, limit=limit)
         if not all and wanted == DeadLetterFilter():
             raise BadFrame("which dead letters?", remedy="give offsets or a filter, or all: true")
-        return await self._bus.dead_letters.drop(topic, wanted)
+        return await self._bus.drop_dead_letters(topic, wanted, agent=caller_of(ctx))
 
     # --- topics
 
@@ -336,7 +336,7 @@ class _BusMessages:
     async def delete_group(self, ctx: Context, topic: Topic, group: GroupName) -> DoneResult:
         """Forget a group that has no members."""
         await self._check_group(ctx, topic, group)
-        await self._bus.groups.delete(topic, group)
+        await self._bus.delete_group(topic, group, agent=caller_of(ctx))
         return DoneResult()
 
     # --- schedules

@@ -19,7 +19,7 @@ import msgspec
 
 from mainspring.builtin.answers import Messages, about, caller_of
 from mainspring.builtin.events import on_remote_change
-from mainspring.bus import Bus, Forbidden
+from mainspring.bus import Audit, Bus, Forbidden
 from mainspring.codec import Encoding
 from mainspring.durations import Duration
 from mainspring.errors import MainspringError
@@ -38,10 +38,11 @@ from mainspring.runs import (
     UnknownRun,
     Value,
 )
-from mainspring.runs.durable import ended_runs, error_fields, reason_json
+from mainspring.runs.durable import RunSelection, ended_runs, error_fields, reason_json
 from mainspring.telemetry import current_correlation
 
 _PAGE: Final = 50
+_ANY_TIME: Final = 2**53
 PROGRAMS_OWN: Final = frozenset({"args", "value", "reason", "note", "progress"})  # members that a codec encodes
 _EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
 
@@ -54,7 +55,11 @@ NotOver = Annotated[bool, about("False when the run was over.")]
 OnlyState = Annotated[str | None, about("Only running, blocked, value, failed or cancelled ones.")]
 OnlyProgram = Annotated[str | None, about("Only runs of this program.")]
 OnlyPrefix = Annotated[str, about("Only ids that start with this.")]
-OnlyAfter = Annotated[str, about("Only ids greater than this: the next page.")]
+OnlyIds = Annotated[list[str] | None, about("Only these.")]
+OnlyText = Annotated[str, about("Only runs with this text in id, program, error or arguments.")]
+OnlySince = Annotated[int | None, about("Only runs created at or after this time (epoch ms).")]
+OnlyUntil = Annotated[int | None, about("Only runs created before this time (epoch ms).")]
+OnlyRoots = Annotated[bool, about("Only runs without a parent.")]
 KeepMember = Annotated[
     Literal["all", "fitting", "nothing"],
     about("Of the journal: all; what fits the program, of a blocked run; or nothing, to begin anew."),
@@ -79,24 +84,39 @@ class RunState(msgspec.Struct, omit_defaults=True):
     updated: int
     value: Any = None
     error: Annotated[dict[str, str] | None, about("Why it failed, or why it is blocked.")] = None
+    traceback: Annotated[str, about("Where it failed.")] = ""
     reason: Any = None
     parent: str | None = None
     forkedFrom: str | None = None
     retries: int = 0
     progress: Annotated[Any, about("What it published last about its progress.")] = None
     owner: Annotated[str | None, about("The node that executes it, where several share a log.")] = None
-    waitsFor: Annotated[str | None, about("What no living node has and it needs: program NAME.")] = None
+    waitsFor: Annotated[
+        str | None, about("What it waits for: signal NAME, sleep, an effect; program NAME that no living node has.")
+    ] = None
+    waitsUntil: Annotated[int | None, about("Until when it waits at most (epoch ms).")] = None
 
 
-def run(kernel: Kernel, runtime: Runtime, encoding: Encoding | None = None) -> Capability:
+class RunCount(msgspec.Struct):
+    program: str
+    state: str
+    count: int
+
+
+def run(kernel: Kernel, runtime: Runtime, encoding: Encoding | None = None, audit: Audit | None = None) -> Capability:
     """The capability `Run` of this node; also announces the ends of durable runs as events.
 
-    With `encoding`, what is the program's is encoded in everything that is said about runs.
+    With `encoding`, what is the program's is encoded in everything that is said about runs. `audit` is told which runs
+    were forgotten.
     """
+    if audit is not None:
+        runtime.durable.recovery.on_forgotten.append(
+            lambda count: audit.did("deleted", about=f"{count} runs", reason="runs_retention_ms")
+        )
     runtime.on_outcome(lambda ended, how: _announce(kernel, ended, how, encoding))
     runtime.durable.blocked.on_blocked.append(lambda blocked, why: _announce_blocked(kernel, blocked, why))
     on_remote_change(kernel, runtime.durable.log, lambda change: _stream_ended(kernel, change, encoding))
-    capability = message.of(_RunMessages(kernel, runtime))
+    capability = message.of(_RunMessages(kernel, runtime, encoding, audit))
     if encoding is None:
         return capability
     handlers = [replace(each, function=_encoded(each.function, encoding)) for each in capability.handlers]
@@ -119,9 +139,11 @@ def _sealed(value: Any, encoding: Encoding) -> Any:
 
 
 class _RunMessages:
-    def __init__(self, kernel: Kernel, runtime: Runtime) -> None:
+    def __init__(self, kernel: Kernel, runtime: Runtime, encoding: Encoding | None, audit: Audit | None) -> None:
         self._kernel = kernel
+        self._audit = audit
         self._runtime = runtime
+        self._encoding = encoding
         self._durable = runtime.durable
 
     @message("command", "Run.Start", "StartRun", gives="StartedRun.id")
@@ -169,7 +191,7 @@ class _RunMessages:
     async def outcome(self, ctx: Context, id: RunId) -> RunState:
         """How a run stands, and how it ended."""
         await self._check(ctx, id)
-        state = _state(self._durable, await self._durable.store.record(id))
+        state = await _state(self._durable, await self._durable.store.record(id))
         state.progress = msgspec.json.decode(await self._durable.store.progress(id))
         return state
 
@@ -180,20 +202,45 @@ class _RunMessages:
         state: OnlyState = None,
         program: OnlyProgram = None,
         prefix: OnlyPrefix = "",
-        after: OnlyAfter = "",
+        ids: OnlyIds = None,
+        text: OnlyText = "",
+        since: OnlySince = None,
+        until: OnlyUntil = None,
+        roots: OnlyRoots = False,
+        after: Annotated[str, about("Go on behind the run of this id: the next page.")] = "",
         limit: Annotated[int, msgspec.Meta(ge=1, le=_PAGE, description="How many at most.")] = _PAGE,
     ) -> list[RunState]:
-        """Durable runs by id, at most fifty at a time, without their values."""
-        shown: list[RunState] = []
-        wanted: dict[str, Any] = {"state": state, "program": program, "prefix": prefix, "limit": limit}
-        while len(shown) < limit:  # a page may hold runs that the caller may not see
-            found = await self._durable.store.runs(after=after, **wanted)
-            visible = [record for record in found if _may_use(ctx, record.program)]
-            shown += [_state(self._durable, record, brief=True) for record in visible]
-            if len(found) < limit:
-                break
-            after = found[-1].id
-        return shown[:limit]
+        """Durable runs, the newest first, at most fifty at a time, without values and tracebacks."""
+        wanted = self._filter(
+            state=state, program=program, prefix=prefix, ids=ids, text=text, since=since, until=until, roots=roots
+        )
+        found = await self._durable.listing.newest(wanted, _visible(ctx), after=after, limit=limit)
+        return [await _state(self._durable, record, brief=True) for record in found]
+
+    @message("query", "Run.Count", "CountRuns", gives="RunCounts.counts")
+    async def count(
+        self,
+        ctx: Context,
+        state: OnlyState = None,
+        program: OnlyProgram = None,
+        prefix: OnlyPrefix = "",
+        ids: OnlyIds = None,
+        text: OnlyText = "",
+        since: OnlySince = None,
+        until: OnlyUntil = None,
+        roots: OnlyRoots = False,
+    ) -> list[RunCount]:
+        """How many durable runs there are, by program and state."""
+        wanted = self._filter(
+            state=state, program=program, prefix=prefix, ids=ids, text=text, since=since, until=until, roots=roots
+        )
+        counted = await self._durable.listing.counts(wanted, _visible(ctx))
+        return [RunCount(*of, count) for of, count in sorted(counted.items())]
+
+    def _filter(self, **members: Any) -> RunSelection:
+        if self._encoding is not None and members["text"]:
+            raise Fail(422, "arguments are encoded here: runs cannot be searched for text", remedy="search for an id")
+        return RunSelection(**members)
 
     @message("query", "Run.History", "AskRunHistory")
     async def history(self, ctx: Context, id: RunId) -> dict[str, Any]:
@@ -219,34 +266,70 @@ class _RunMessages:
         await self._check(ctx, id)
         return await self._durable.fail(id, why)
 
+    @message("command", "Run.Forget", "ForgetRun", gives="ForgottenRun.count")
+    async def forget(self, ctx: Context, id: RunId) -> Annotated[int, about("How many runs: it, and those below it.")]:
+        """Remove a finished run and its journal, with the finished runs below it. Its id can be used again."""
+        await self._check(ctx, id)
+        count = await self._durable.forget(id)
+        self._forgot(ctx, f"run {id}")
+        return count
+
+    def _forgot(self, ctx: Context, what: str) -> None:
+        if self._audit is not None:
+            self._audit.did("deleted", caller_of(ctx), what)
+
     @message("command", "Run.Bulk", "ChangeRuns")
     async def bulk(
         self,
         ctx: Context,
-        action: Annotated[Literal["retry", "cancel", "fail"], about("What is done to each.")],
+        action: Annotated[
+            Literal["retry", "cancel", "fail", "signal", "fork", "forget"], about("What is done to each.")
+        ],
         state: OnlyState = None,
         program: OnlyProgram = None,
         prefix: OnlyPrefix = "",
-        after: OnlyAfter = "",
+        ids: OnlyIds = None,
+        text: OnlyText = "",
+        since: OnlySince = None,
+        until: OnlyUntil = None,
+        after: Annotated[str, about("Only ids greater than this: the next ones.")] = "",
         keep: KeepMember = "all",
         reason: Annotated[Any, about("Kept with the outcome, by cancel and fail.")] = None,
+        name: Annotated[str, about("Of the signal.")] = "",
+        value: Annotated[Any, about("Of the signal.")] = None,
+        at: Annotated[int, msgspec.Meta(ge=0, description="How many answers a forked run begins with.")] = 0,
+        endedBefore: Annotated[int | None, about("Only runs that ended before this: epoch ms.")] = None,
     ) -> ChangedRuns:
-        """Retry, cancel or fail all runs that fit; at most fifty at a time, the next ones with `after`."""
-        found = await self._durable.store.runs(state=state, program=program, prefix=prefix, after=after, limit=_PAGE)
+        """Change all runs that fit; at most fifty at a time, the next ones with `after`.
+
+        Only finished runs are forgotten, whatever else fits.
+        """
+        if action == "forget" and endedBefore is None:
+            endedBefore = _ANY_TIME
+        only: dict[str, Any] = {"state": state, "program": program, "prefix": prefix, "ids": ids, "text": text}
+        wanted = self._filter(**only, since=since, until=until, ended_before=endedBefore)
+        changes: dict[str, Callable[[str], Awaitable[Any]]] = {
+            "retry": lambda id: self._durable.retry(id, keep),
+            "cancel": lambda id: self._durable.cancel(id, reason),
+            "fail": lambda id: self._durable.fail(id, "" if reason is None else str(reason)),
+            "signal": lambda id: self._durable.signal(id, name, value),
+            "fork": lambda id: self._durable.fork(id, at),
+            "forget": self._durable.forget,
+        }
+        found = await self._durable.listing.page(wanted, after=after, limit=_PAGE)
         changed = ChangedRuns(after=found[-1].id if len(found) == _PAGE else None)
         for record in found:
             if not _may_use(ctx, record.program):
                 continue
             try:
-                if action == "retry":
-                    await self._durable.retry(record.id, keep)
-                    changed.count += 1
-                elif action == "cancel":
-                    changed.count += await self._durable.cancel(record.id, reason)
-                else:
-                    changed.count += await self._durable.fail(record.id, "" if reason is None else str(reason))
+                done = await changes[action](record.id)
+                changed.count += int(done) if isinstance(done, int) else 1
+            except UnknownRun:  # it was removed with the one that started it
+                continue
             except RunError as error:
                 changed.refused[record.id] = error.message
+        if action == "forget" and changed.count:
+            self._forgot(ctx, f"{changed.count} runs")
         return changed
 
     @message("query", "Run.Query", "QueryRun", gives="RunAnswer.value")
@@ -308,6 +391,10 @@ def _may_use(ctx: Context, program: str) -> bool:
     return caller is None or caller.may_use_runs(ctx.message.kind, ctx.message.type, program)
 
 
+def _visible(ctx: Context) -> Callable[[RunRecord], bool]:
+    return lambda record: _may_use(ctx, record.program)
+
+
 def _check_program(ctx: Context, program: str) -> None:
     if not _may_use(ctx, program):
         remedy = f"use a token with the scope run:{program}"
@@ -350,7 +437,8 @@ def _stream_ended(kernel: Kernel, change: Change, encoding: Encoding | None) -> 
         kernel.stream(_EVENTS[ended.state], data if encoding is None else _sealed(data, encoding), causation=ended.id)
 
 
-def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> RunState:
+async def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> RunState:
+    waits_for, waits_until = await durable.waits(record)
     return RunState(
         id=record.id,
         program=record.program,
@@ -359,12 +447,14 @@ def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> R
         updated=record.updated,
         value=None if brief or record.state != "value" else record.value,
         error=record.error,
+        traceback="" if brief else record.traceback,
         reason=None if brief or record.state != "cancelled" else record.reason,
         parent=record.parent,
         forkedFrom=record.forked_from,
         retries=record.retries,
         owner=durable.ownership.owner_of(record),
-        waitsFor=durable.ownership.waits_for(record) or None,
+        waitsFor=waits_for or None,
+        waitsUntil=waits_until,
     )
 
 

@@ -26,7 +26,7 @@ from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.local import LocalSupply
 from mainspring.bus.groups.position import COPIES
 from mainspring.bus.groups.position import SPACE as GROUPS
-from mainspring.bus.groups.registry import OWNERS, GroupRegistry
+from mainspring.bus.groups.registry import OWNERS, TTLS, GroupRegistry
 from mainspring.bus.groups.shared.records import (
     CLAIMS,
     MEMBERS,
@@ -35,6 +35,7 @@ from mainspring.bus.groups.shared.records import (
     read_owner,
     read_position,
     read_presence,
+    read_ttl,
 )
 from mainspring.bus.groups.shared.supply import SharedSupply
 from mainspring.bus.groups.supply import Supply
@@ -42,7 +43,7 @@ from mainspring.bus.names import DEAD_LETTERS, check_name
 from mainspring.bus.publishing.admission import Admission, check_event, check_headers
 from mainspring.bus.publishing.publisher import Accepted, Publisher
 from mainspring.bus.quotas import UNLIMITED, Quotas
-from mainspring.bus.results import NewEvent, Published, ReadyState, Stats
+from mainspring.bus.results import DeadLetterFilter, NewEvent, Published, ReadyState, Stats
 from mainspring.bus.schedules.schedule import Schedule, ScheduleInfo
 from mainspring.bus.schedules.schedules import CALLS, Schedules, read_call, read_row
 from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
@@ -132,7 +133,8 @@ class Bus:
             else SharedSupply(log, clock, loop, self.topics, others)
         )
         self.delivery: Delivery = Delivery(log, clock, loop, self.counters, audit, self._supply)
-        self.groups: GroupRegistry = GroupRegistry(log, self.topics, self.delivery, self._supply, audit)
+        role = roles.role("housekeeping")
+        self.groups: GroupRegistry = GroupRegistry(log, loop, self.topics, self.delivery, self._supply, audit, role)
         self.access.owner_of = self.groups.owner_of
         self.admission: Admission = Admission(
             clock, self.topics, self.access, self.schemas, settings, new_id=new_id, random=random
@@ -159,9 +161,8 @@ class Bus:
         self.task_calls: TaskCalls = TaskCalls(
             self, log, clock, self.topics, self.groups, self.dead_letters, self.schedules, self.access, audit
         )
-        role = roles.role("housekeeping")
         self._housekeeping = Housekeeping(
-            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics, self.groups.expire
+            log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics, self.groups
         )
         self._sessions: set[Session] = set()
         self._state: Literal["new", "ready", "draining", "stopped"] = "new"
@@ -177,6 +178,7 @@ class Bus:
                 SCHEDULES: self.schedules.on_changed,
                 CALLS: self.schedules.on_called,
                 OWNERS: self.groups.on_owner_changed,
+                TTLS: self.groups.on_ttl_changed,
             }
         )
         await self.topics.start()
@@ -284,6 +286,18 @@ class Bus:
         await self.schemas.delete(topic.name)
         await self.topics.delete(topic)
         self._recheck(topic.name)
+
+    async def delete_group(self, topic: str, name: str, *, agent: Who = None) -> None:
+        """Forget a group: where it stands and what its members must get again. Raises Conflict while it has some."""
+        await self.groups.delete(topic, name)
+        self.audit.did("deleted", agent, f"group {name}", topic=topic)
+
+    async def drop_dead_letters(self, topic: str, wanted: DeadLetterFilter, *, agent: Who = None) -> int:
+        """Forget dead letters that fit; how many."""
+        dropped = await self.dead_letters.drop(topic, wanted)
+        if dropped:
+            self.audit.did("deleted", agent, f"{dropped} dead letters", topic=topic)
+        return dropped
 
     async def _to_be_emptied(self, name: str, agent: Who) -> Topic:
         self.access.check_admin(agent, "delete events")
@@ -554,4 +568,5 @@ RECORD_READERS: Final[Mapping[str, Reader]] = {
     CLAIMS: read_claim,
     MEMBERS: read_presence,
     OWNERS: read_owner,
+    TTLS: read_ttl,
 }

@@ -19,10 +19,12 @@ from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType, bad_
 from mainspring.bus.results import NewEvent
 from mainspring.json_text import HALF_CHARACTER, read_leniently, too_deep
 from mainspring.log import Append, StoredEvent
+from mainspring.telemetry import KeptError
 
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
 Offset = Annotated[int, msgspec.Meta(ge=0, le=_SAFE)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=_SAFE)]
+Ttl = Annotated[int, msgspec.Meta(ge=1, le=10 * 366 * 86_400_000)]
 Overlap = Literal["queue", "skip", "allow"]
 MAX_ID: Final = 255
 EventId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
@@ -120,6 +122,7 @@ class SubscribeFrame(ClientFrame, tag="SUBSCRIBE", frozen=True, gc=False, kw_onl
     batch: Count = 1
     sticky: bool = False
     count_ends: bool = False
+    group_ttl_ms: Ttl | None = None
 
 
 class UnsubscribeFrame(ClientFrame, tag="UNSUBSCRIBE", frozen=True, gc=False, kw_only=True):
@@ -144,6 +147,7 @@ class NackFrame(LeaseFrame, tag="NACK", frozen=True, gc=False, kw_only=True):
     reason: str | None = None
     delay_ms: Offset | None = None
     reject: bool = False
+    failure: KeptError | None = None
 
 
 class ExtendFrame(LeaseFrame, tag="EXTEND", frozen=True, gc=False, kw_only=True):

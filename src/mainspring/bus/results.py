@@ -9,6 +9,8 @@ from typing import Annotated, Final
 
 import msgspec
 
+from mainspring.telemetry import KeptError
+
 _SAFE: Final = 2**53  # what every JSON reader can hold exactly
 Offset = Annotated[int, msgspec.Meta(ge=1, le=_SAFE)]
 
@@ -61,6 +63,7 @@ class GroupInfo(msgspec.Struct, frozen=True, gc=False):
     group: str
     members: int
     partitions: dict[int, GroupOffsets]
+    ttl_ms: int = msgspec.field(default=0, name="ttlMs")  # it goes after so long without members; 0: it stays
 
 
 class TopicCount(msgspec.Struct, frozen=True, gc=False, rename={"published": "pub", "delivered": "del"}):
@@ -88,7 +91,10 @@ class Stats(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel", omit_defaults=True):
-    """One event of `<topic>.DLQ`: where it is there, where it came from, which group gave up on it and why."""
+    """One event of `<topic>.DLQ`: where it is there, where it came from, which group gave up on it and why.
+
+    `failure` is the error of the last attempt, where an exception was the reason.
+    """
 
     topic: str
     partition: int
@@ -103,6 +109,7 @@ class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="ca
     group: str
     attempts: int
     reason: str
+    failure: KeptError | None = None
     headers: dict[str, str]
     payload: msgspec.Raw
     key: str | None = None

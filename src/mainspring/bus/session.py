@@ -318,6 +318,8 @@ class Session:
             group, unstored = await self._bus.groups.begin(topic, frame.group, start, self.caller.quota)
             if self.caller.is_proven:
                 await self._bus.groups.claim(group, self.caller)
+            if frame.group_ttl_ms is not None:
+                await self._bus.groups.set_ttl(group, frame.group_ttl_ms)
             if unstored:
                 await self._bus.groups.store(group)
         except Forbidden:  # another agent made the group a moment ago
@@ -417,6 +419,8 @@ class Session:
         try:
             if self.caller.is_proven:
                 await self._bus.groups.claim(group, self.caller)
+            if frame.group_ttl_ms is not None:
+                await self._bus.groups.set_ttl(group, frame.group_ttl_ms)
             if unstored:
                 await self._bus.groups.store(group)
         except BusError as error:
@@ -438,7 +442,10 @@ class Session:
         self._answered(key)
         if key not in self._wanted:
             return  # unsubscribed while the group was being stored
+        was_deleted = group.deleted
         group = self._bus.groups.keep(group)
+        if was_deleted and frame.group_ttl_ms is not None:
+            self._bus.delivery.run(self._bus.groups.set_ttl(group, frame.group_ttl_ms, again=True))
         if self.caller.is_proven and self._bus.groups.owner_of(group.topic.name, group.name) == NO_OWNER:
             self._bus.delivery.run(self._claim(group))  # it was deleted while it was being joined
         is_new = key not in self._members
@@ -528,7 +535,7 @@ class Session:
         if isinstance(member, CountingMember) and frame.partition in group.positions:
             member.said(group.positions[frame.partition], frame.offset, begun=False)
         now, delay_ms = self._bus.clock.now_ms(), None if frame.reject else frame.delay_ms or 0
-        if group.nack(member, frame.partition, frame.offset, frame.reason or "", delay_ms, now):
+        if group.nack(member, frame.partition, frame.offset, frame.reason or "", delay_ms, now, frame.failure):
             self._bus.counters.nacks += 1
             self._bus.delivery.wake(group)
 

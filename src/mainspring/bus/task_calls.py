@@ -31,6 +31,7 @@ from mainspring.bus.topics.topic import Topic
 from mainspring.log import Log, StoredEvent
 from mainspring.loop import Clock
 from mainspring.task_topics import NAME, RESERVED, RESULTS_KEPT_MS, TASK_ID, TaskTopics
+from mainspring.telemetry import KeptError
 
 if TYPE_CHECKING:
     from mainspring.bus.bus import Bus
@@ -76,7 +77,8 @@ class TaskCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     """One call of a task. `created` is when it was enqueued, `updated` when something became of it, both epoch ms.
 
     `nextMs` is when one that is delayed or retried is due. `value` is what it returned, `progress` what it reported,
-    `error` why it failed last. `letter` is the offset of its dead letter.
+    `error` why it failed last; `failure` is the error with its traceback, where one call is asked for. `letter` is the
+    offset of its dead letter.
     """
 
     id: str
@@ -95,6 +97,7 @@ class TaskCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     progress: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     error: str = ""
+    failure: KeptError | None = None
     letter: int = 0
 
 
@@ -152,6 +155,7 @@ class _Report(msgspec.Struct, frozen=True):
     attempt: int = 1
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
+    failure: KeptError | None = None
 
 
 class _Result(msgspec.Struct, gc=False):
@@ -334,7 +338,7 @@ class TaskCalls:
                 return TaskCallPage(found, _write_cursor(last) if last else "")
             walked, last = walked + 1, key
             if call is not None and (state is None or call.state == state):
-                found.append(call)
+                found.append(msgspec.structs.replace(call, failure=None))
         return TaskCallPage(found)
 
     async def call(self, name: str, id: str, *, who: Who = None) -> TaskCall:
@@ -342,11 +346,14 @@ class TaskCalls:
         task, lanes = await self._readable(name, who)
         found = await self._find(task, lanes, id)
         result = (await self._records(task)).get(id)
-        if found.state == "done" and result is not None and result.value is None:
-            events = await read_on(self._log, task.topics.results, result.partition, result.offset, 1)
-            if (stored := sound(events)) and stored[0].offset == result.offset:
-                found = msgspec.structs.replace(found, value=_decode_report(stored[0].payload).value)
-        return found
+        if result is None or found.state in ("waiting", "delayed", "failed"):
+            return found
+        events = sound(await read_on(self._log, task.topics.results, result.partition, result.offset, 1))
+        if not events or events[0].offset != result.offset:
+            return found
+        report = _decode_report(events[0].payload)
+        changes: dict[str, Any] = {"value": report.value} if found.state == "done" else {"failure": report.failure}
+        return msgspec.structs.replace(found, **changes)
 
     async def _find(self, task: _Task, lanes: Collection[str], id: str) -> TaskCall:
         for call in [*await self._delayed(task, lanes), *await self._held(task, lanes)]:
@@ -824,6 +831,7 @@ def _failed_call(task: _Task, letter: DeadLetter) -> TaskCall:
         updated=letter.ts,
         attempts=letter.attempts,
         error=letter.reason,
+        failure=letter.failure,
         letter=letter.offset,
         key=letter.key,
         **_arguments(bytes(letter.payload)),

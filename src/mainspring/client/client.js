@@ -3,6 +3,7 @@
 //   import { connect } from "/client.js";
 //   const bus = connect("ws://127.0.0.1:7070");
 //   const { offset } = await bus.publish("orders", { sku: 1 }, { key: "c-17" });
+//   const screen = bus.follow("orders", (event) => show(event.payload)); // every tab gets every event
 //   const orders = bus.subscribe("orders", { group: "billing" }, async (event) => { event.ack(); });
 //   ...
 //   await bus.close();
@@ -21,6 +22,7 @@ const TRY_AGAIN = new Set(["unavailable", "rate_limited"]);
 const WHOLE_TOPIC = new Set(["forbidden", "unauthorized"]);
 const RETRY_FIRST_MS = 100;
 const RETRY_LAST_MS = 5_000;
+const OVERLAP_MS = 1_000; // events of several partitions are not delivered in the order of their times
 
 // The HTTP status of the node's codes, so that an error means the same here as over HTTP and in Python.
 const STATUS = Object.fromEntries(
@@ -113,14 +115,17 @@ export class Event {
 
 /** A subscription over every reconnect. Has a handler, or is iterated with `for await`. */
 export class Subscription {
-  constructor(client, topic, group, members, handler, onError) {
+  constructor(client, topic, group, members, handler, onError, { isNew, again }) {
     this.client = client;
     this.topic = topic;
     this.group = group;
     this.members = members;
     this.handler = handler;
     this.onError = onError;
+    this.isNew = isNew; // of one that follows: whether an event was not shown yet
+    this.again = again; // where it begins after a reconnect, if its group is gone
     this.epoch = 0;
+    this.lostAt = null;
     this.wasConfirmed = false;
     this.retryMs = RETRY_FIRST_MS;
     this.closed = false;
@@ -141,7 +146,7 @@ export class Subscription {
     for (const message of messages) {
       const event = new Event(this, this.epoch, topic, message);
       if (this.handler) {
-        this.#handle(event);
+        if (this.#isWanted(event)) this.#handle(event);
       } else {
         this.arrived.push(event);
         this.waiters.shift()?.();
@@ -149,17 +154,25 @@ export class Subscription {
     }
   }
 
+  /** False: it follows, and has shown this one. What it shows is acknowledged, because nobody else does. */
+  #isWanted(event) {
+    if (!this.isNew) return true;
+    event.ack();
+    return this.isNew(event);
+  }
+
   async #handle(event) {
     try {
       await this.handler(event);
     } catch (error) {
-      event.nack({ reason: String(error?.message ?? error), delayMs: 1_000 });
+      if (!this.isNew) event.nack({ reason: String(error?.message ?? error), delayMs: 1_000 });
       this.onError?.(error, event);
     }
   }
 
-  lost() {
+  lost(now) {
     this.epoch = 0;
+    this.lostAt ??= now;
     this.arrived = []; // their leases are gone; the node delivers them again
   }
 
@@ -187,7 +200,8 @@ export class Subscription {
           if (this.error) throw this.error;
           await new Promise((resolve) => this.waiters.push(resolve));
         }
-        yield this.arrived.shift();
+        const event = this.arrived.shift();
+        if (this.#isWanted(event)) yield event;
       }
     } finally {
       await this.close();
@@ -270,19 +284,51 @@ export class BusClient {
   /**
    * Consume a topic as a member of a group, or every topic that fits a pattern (`orders.*`), also later ones. `from` is
    * "latest", "beginning", an offset or a Date; it says where a new group starts. Without a handler, iterate the result
-   * with `for await`.
+   * with `for await`. A new group with `groupTtlMs` is deleted when it had no member for so long.
    */
-  subscribe(topic, { group, from, maxInflight = 64, filter, ack = "each", sticky } = {}, handler, onError) {
+  subscribe(topic, options = {}, handler, onError) {
+    const again = () => (options.groupTtlMs && options.from === "latest" ? startOf("latest") : undefined);
+    return this.#subscribe(topic, options, handler, onError, { again });
+  }
+
+  #subscribe(topic, options, handler, onError, following) {
+    const { group, from, maxInflight = 64, filter, ack = "each", sticky, groupTtlMs } = options;
     const place = JSON.stringify([topic, group]);
     if (this.#closed) throw new BusError("closed", "the client is closed");
     if (this.#subscriptions.has(place)) {
       throw new BusError("already_subscribed", `this client already consumes ${topic} as ${group}`);
     }
     const members = { topic, group, max_inflight: maxInflight, ack, batch: Math.min(maxInflight, 256), filter, sticky };
-    const subscription = new Subscription(this, topic, group, { ...members, from: startOf(from) }, handler, onError);
+    if (groupTtlMs) members.group_ttl_ms = groupTtlMs;
+    const subscription = new Subscription(this, topic, group, { ...members, from: startOf(from) }, handler, onError, following);
     this.#subscriptions.set(place, subscription);
     if (this.#open) this.#ask(subscription);
     return subscription;
+  }
+
+  /**
+   * Every event of a topic, or of every topic that fits a pattern, from now on (or from `from`: "beginning", a Date),
+   * without a group of your own and without acknowledging: for pages. Over reconnects nothing is missed and nothing
+   * comes twice. What the node keeps for it is gone `keptMs` after the page is. Without a handler, iterate the result
+   * with `for await`.
+   */
+  follow(topic, handler, { from = "latest", filter, maxInflight = 256, keptMs = 60_000, onError } = {}) {
+    const seen = new Map(); // topic and partition -> the last offset that was shown
+    let lastTs = 0;
+    const isNew = (event) => {
+      const place = JSON.stringify([event.topic, event.partition]);
+      if (event.offset <= (seen.get(place) ?? 0)) return false;
+      seen.set(place, event.offset);
+      lastTs = Math.max(lastTs, event.ts);
+      return true;
+    };
+    const members = { group: `follow-${newId()}`, from, maxInflight, filter, ack: "upto", groupTtlMs: keptMs };
+    // Away for so long that the group may be gone: go on where this page was; what is shown already is left out.
+    const again = (awayMs) => {
+      if (lastTs && awayMs > keptMs / 2) return { kind: "timestamp", value: Math.max(0, lastTs - OVERLAP_MS) };
+      return from === "latest" ? startOf(from) : undefined;
+    };
+    return this.#subscribe(topic, members, handler, onError, { isNew, again });
   }
 
   /** Acknowledge an event; the same as `event.ack()`. */
@@ -382,7 +428,7 @@ export class BusClient {
     this.#socket = null;
     this.#open = false;
     if (socket && socket.readyState <= 1) socket.close();
-    for (const subscription of this.#subscriptions.values()) subscription.lost();
+    for (const one of this.#subscriptions.values()) one.lost(this.#options.now());
     for (const { reject } of this.#asked.values()) reject(new BusError("connection_lost", "the connection was lost"));
     this.#asked.clear();
     this.#batches.clear();
@@ -416,11 +462,14 @@ export class BusClient {
 
   #ask(subscription) {
     // With its start only until the node has confirmed it once: later that would move the whole group.
-    const { from, ...members } = subscription.members;
+    const { from: first, ...members } = subscription.members;
     const epoch = (subscription.epoch = ++this.#epoch);
-    this.request("SUBSCRIBE", subscription.wasConfirmed || !from ? members : subscription.members).then(
+    const awayMs = this.#options.now() - (subscription.lostAt ?? Infinity);
+    const from = subscription.wasConfirmed ? subscription.again(awayMs) : first;
+    this.request("SUBSCRIBE", from ? { ...members, from } : members).then(
       () => {
         subscription.wasConfirmed = true;
+        subscription.lostAt = null;
         subscription.retryMs = RETRY_FIRST_MS;
         subscription.confirm();
       },

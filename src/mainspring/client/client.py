@@ -278,6 +278,7 @@ class Client(ClientConnection, NodeVerbs):
         header: tuple[str, str] | None = None,
         sticky: bool = False,
         count_ends: bool = False,
+        group_ttl: Duration | None = None,
     ) -> Subscription[Any]:
         """Consume a topic as a member of a group: an async iterator of events.
 
@@ -289,7 +290,8 @@ class Client(ClientConnection, NodeVerbs):
         that exists goes on where it was, unless an offset above 0 or a time moves it. `max_inflight` is how many
         events may be unsettled here. With `ack="upto"` an acknowledgement also settles everything before it in its
         partition. `key` and `header` filter; `sticky` keeps events of one key with one member. With `count_ends` the
-        node counts how often a process ended with an event (`event.ended`). `type` is what payloads are decoded into.
+        node counts how often a process ended with an event (`event.ended`). A new group with a `group_ttl` is deleted
+        when it had no member for so long; one that exists without stays. `type` is what payloads are decoded into.
         Errors are raised where the subscription is iterated.
         """
         if max_inflight < 1:
@@ -302,6 +304,7 @@ class Client(ClientConnection, NodeVerbs):
             "filter": wanted or None,
             "sticky": sticky or None,
             "count_ends": count_ends or None,
+            "group_ttl_ms": None if group_ttl is None else duration_ms(group_ttl),
         }
         held = SubscriptionRequest(topic, group, start_frame(from_, self.clock.wall_ms()), options)
         if self.ended is not None:
@@ -557,6 +560,10 @@ class Client(ClientConnection, NodeVerbs):
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic with its groups, schedules, schemas and dead letters. Refused while a group has members."""
         await self.http.call("DELETE", f"/topics/{quote(topic, safe='')}")
+
+    async def delete_group(self, topic: str, group: str) -> None:
+        """Forget where a group stands. Refused while it has members."""
+        await self.http.call("DELETE", f"/groups/{quote(topic, safe='')}/{quote(group, safe='')}")
 
     async def schedule(
         self,

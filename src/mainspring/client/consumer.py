@@ -24,7 +24,7 @@ from mainspring.client.errors import Closed
 from mainspring.client.subscription import Event, Subscription
 from mainspring.durations import Duration, seconds
 from mainspring.retries import Reject
-from mainspring.telemetry import CORRELATION, handling
+from mainspring.telemetry import CORRELATION, error_keeping, handling
 
 CHECK_MS: Final = 30_000
 PATIENCE_MS: Final = 90_000  # three lease times by default: one slow event is no stall
@@ -167,12 +167,12 @@ class Consumer(Generic[T]):
         except Reject as error:
             self.failures += 1
             logger.warning("%s %d:%d rejected: %s", event.topic, event.partition, event.offset, error)
-            await event.reject(str(error))
+            await event.reject(str(error), error=error)
         except Exception as error:
             self.failures += 1
             reason = f"took longer than {self._timeout} s" if limit.expired() else describe(error)
             logger.warning("%s %d:%d failed: %s", event.topic, event.partition, event.offset, reason)
-            await event.nack(delay=self._retry_delay(event.attempt), reason=reason)
+            await event.nack(delay=self._retry_delay(event.attempt), reason=reason, error=error)
         else:
             if self._policy == "after":
                 await event.ack()
@@ -187,5 +187,5 @@ class Consumer(Generic[T]):
 
 def describe(error: BaseException) -> str:
     """An error as the reason of a refusal."""
-    text = str(error)
+    text = error_keeping.redacted(str(error))
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

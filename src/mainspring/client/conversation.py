@@ -37,6 +37,7 @@ from mainspring.client.frames import (
     request_frame,
 )
 from mainspring.client.publishing import RETRY, TRY_AGAIN, Publishing
+from mainspring.telemetry import KeptError
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
@@ -69,6 +70,12 @@ class SubscriptionRequest:
         self.ack_each = self.options.get("ack") == "each"
         place = b'"topic":%b,"group":%b,"partition":' % (encode(self.topic), encode(self.group))
         self.heads = tuple(b'{"type":"%b",%b' % (verb, place) for verb in (b"ACK", b"NACK", b"EXTEND"))
+
+    @property
+    def start_again(self) -> dict[str, Any] | None:
+        """Where it begins after a reconnect: where its group is, unless that is gone because its time was over."""
+        is_latest = self.start is not None and self.start["kind"] == "latest"
+        return self.start if is_latest and self.options.get("group_ttl_ms") is not None else None
 
     def part(self, topic: str) -> SubscriptionRequest:
         """What leases of this topic belong to."""
@@ -225,7 +232,7 @@ class Conversation:
 
         self._epoch += 1
         epoch = held.epoch = self._epoch
-        self._ask(held, None if held.confirmed else held.start, answered)
+        self._ask(held, held.start_again if held.confirmed else held.start, answered)
 
     def _ask(self, held: SubscriptionRequest, start: dict[str, Any] | None, answered: Answered) -> None:
         members = {"topic": held.topic, "group": held.group, "from": start, **held.options}
@@ -248,7 +255,14 @@ class Conversation:
         return True
 
     def nack(
-        self, held: SubscriptionRequest, partition: int, offset: int, epoch: int, delay_ms: int | None, reason: str
+        self,
+        held: SubscriptionRequest,
+        partition: int,
+        offset: int,
+        epoch: int,
+        delay_ms: int | None,
+        reason: str,
+        failure: KeptError | None = None,
     ) -> bool:
         """Refuse an event. `delay_ms` None: it is not to come again."""
         if epoch != held.epoch:
@@ -259,6 +273,8 @@ class Conversation:
             more += b',"delay_ms":%d' % delay_ms
         if reason:
             more += b',"reason":%b' % encode(reason[:1_000].encode("utf-8", "replace").decode())
+        if failure is not None:
+            more += b',"failure":%b' % encode(failure)
         self._send(b'%b%d,"offset":%d%b}' % (held.heads[1], partition, offset, more))
         return True
 

@@ -28,7 +28,7 @@ from mainspring.client.frames import Delivered, OkFrame, Start, seek_frame
 from mainspring.data_types import decoder_of
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import reject, time_limit, wake
-from mainspring.telemetry import OpenSpan
+from mainspring.telemetry import KeptError, OpenSpan, error_keeping
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client
@@ -136,16 +136,16 @@ class Event(Generic[T]):
             await self.subscription.relieved()
         return done
 
-    async def nack(self, *, delay: Duration = 0, reason: str = "") -> bool:
-        """Not done: deliver it again, after `delay` at the earliest. `reason` shows up in a dead letter."""
-        done = self.refuse(delay, reason)
+    async def nack(self, *, delay: Duration = 0, reason: str = "", error: BaseException | None = None) -> bool:
+        """Not done: deliver it again, after `delay` at the earliest. `reason` and `error` show up in a dead letter."""
+        done = self.subscription.nack(self, duration_ms(delay) if delay else 0, reason, _kept(error))
         if self.subscription.congested:
             await self.subscription.relieved()
         return done
 
-    async def reject(self, reason: str = "") -> bool:
+    async def reject(self, reason: str = "", *, error: BaseException | None = None) -> bool:
         """Give it up: it is a dead letter at once, without further attempts."""
-        done = self.subscription.nack(self, None, reason)
+        done = self.subscription.nack(self, None, reason, _kept(error))
         if self.subscription.congested:
             await self.subscription.relieved()
         return done
@@ -203,6 +203,7 @@ class DeadEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     group: str
     attempts: int
     reason: str
+    failure: KeptError | None = None  # the error of the last attempt
     original_partition: int
     original_offset: int
     original_id: str = ""
@@ -210,6 +211,10 @@ class DeadEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     key: str | None = None
     headers: dict[str, str] = {}
     payload: Any = None
+
+
+def _kept(error: BaseException | None) -> KeptError | None:
+    return None if error is None else error_keeping.keep(error)
 
 
 def decoder(type: Any) -> Callable[[Any], Any]:
@@ -232,6 +237,7 @@ class SubscribeOptions(TypedDict, total=False):
     header: tuple[str, str] | None
     sticky: bool
     count_ends: bool
+    group_ttl: Duration | None
 
 
 class Subscription(Generic[T]):
@@ -416,7 +422,7 @@ class Subscription(Generic[T]):
             held = held.part(delivered.envelope.topic)
         return self._conversation.ack(held, delivered.partition, delivered.offset, event.epoch)
 
-    def nack(self, event: Event[Any], delay_ms: int | None, reason: str) -> bool:
+    def nack(self, event: Event[Any], delay_ms: int | None, reason: str, failure: KeptError | None = None) -> bool:
         """`Event.nack` without waiting for room on the connection. False: the lease was gone already."""
         if event.settled:
             return False
@@ -425,7 +431,7 @@ class Subscription(Generic[T]):
         if event.span is not None:
             event.span.end(reason or "nack")
         held = self.held.part(event.topic)
-        return self._conversation.nack(held, event.partition, event.offset, event.epoch, delay_ms, reason)
+        return self._conversation.nack(held, event.partition, event.offset, event.epoch, delay_ms, reason, failure)
 
     def extend(self, event: Event[Any], ms: int, *, begun: bool = False) -> bool:
         """`Event.extend` without waiting for room on the connection. False: the lease was gone already."""

@@ -138,11 +138,13 @@ class SyncEvent(Event[T]):
     def ack(self) -> bool:  # type: ignore[override]
         return self._thread.wait(super().ack())
 
-    def nack(self, *, delay: Duration = 0, reason: str = "") -> bool:  # type: ignore[override]
-        return self._thread.wait(super().nack(delay=delay, reason=reason))
+    def nack(  # type: ignore[override]
+        self, *, delay: Duration = 0, reason: str = "", error: BaseException | None = None
+    ) -> bool:
+        return self._thread.wait(super().nack(delay=delay, reason=reason, error=error))
 
-    def reject(self, reason: str = "") -> bool:  # type: ignore[override]
-        return self._thread.wait(super().reject(reason))
+    def reject(self, reason: str = "", *, error: BaseException | None = None) -> bool:  # type: ignore[override]
+        return self._thread.wait(super().reject(reason, error=error))
 
     def extend(self, lease: Duration) -> bool:  # type: ignore[override]
         return self._thread.wait(super().extend(lease))
@@ -233,6 +235,7 @@ class SyncClient:
     put_topic = blocking(Client.put_topic)
     purge_topic = blocking(Client.purge_topic)
     delete_topic = blocking(Client.delete_topic)
+    delete_group = blocking(Client.delete_group)
     schedule = blocking(Client.schedule)
     unschedule = blocking(Client.unschedule)
     schedules = blocking(Client.schedules)
@@ -252,6 +255,9 @@ class SyncClient:
     update_run = blocking(Client.update_run)
     retry_run = blocking(Client.retry_run)
     change_runs = blocking(Client.change_runs)
+    count_runs = blocking(Client.count_runs)
+    forget_run = blocking(Client.forget_run)
+    forget_runs = blocking(Client.forget_runs)
     runs = iterating(Client.runs)
     dead_letters = iterating(Client.dead_letters)
     task_calls = iterating(Client.task_calls)

@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import builtins
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
 from mainspring.backoff import Backoff
-from mainspring.client.errors import TimedOut
+from mainspring.client.errors import BadArgument, TimedOut
+from mainspring.client.frames import moment_ms
 from mainspring.durations import Duration, duration_ms
 from mainspring.message import Retry
 
@@ -53,14 +54,46 @@ class RunInfo(msgspec.Struct, rename="camel", kw_only=True):
     created: int  # epoch ms
     updated: int
     value: Any = None
-    error: dict[str, str] | None = None  # why it failed, or why it is blocked
+    error: dict[str, str] | None = None  # type and message: why it failed, or why it is blocked
+    traceback: str = ""  # where it failed
     reason: Any = None
     progress: Any = None
     parent: str | None = None
     forked_from: str | None = None
     retries: int = 0
     owner: str | None = None  # the node that executes it, where several share a log
-    waits_for: str | None = None  # what it needs and no node has: "program checkout"
+    waits_for: str | None = None  # "signal paid", "sleep", an effect; or "program checkout", which no node has
+    waits_until: int | None = None  # until when at most, epoch ms
+
+
+class RunOptions(TypedDict, total=False):
+    """Which runs: those that fit every member given.
+
+    `state` is running, blocked, value, failed or cancelled; `program` a function or its name; `prefix` the beginning of
+    the id; `text` part of id, program, error or arguments. `since` and `until` are about when a run was created: a
+    moment, or so long ago.
+    """
+
+    state: str
+    program: Any
+    prefix: str
+    ids: Sequence[str]
+    text: str
+    since: datetime | timedelta | int
+    until: datetime | timedelta | int
+
+
+def _which(options: RunOptions, wall_ms: int) -> dict[str, Any]:
+    """The same as a message says it."""
+    asked: dict[str, Any] = dict(options)
+    if not isinstance(program := asked.get("program", ""), str):
+        asked["program"] = run_name(program)
+    if "ids" in asked:
+        asked["ids"] = list(asked["ids"])
+    for name in ("since", "until"):
+        if name in asked:
+            asked[name] = moment_ms(asked[name], wall_ms)
+    return asked
 
 
 class _RunPage(msgspec.Struct):
@@ -282,14 +315,20 @@ class NodeVerbs(ABC):
         found: RunInfo = await self.query("Run.Outcome", {"id": str(run)}, timeout=LIMIT_S, reply=RunInfo)
         return found
 
-    async def runs(self, *, state: str | None = None, program: Any = None, prefix: str = "") -> AsyncIterator[RunInfo]:
-        """Durable runs by id: in one state (running, blocked, value, failed, cancelled), of one program."""
-        name = program if program is None or isinstance(program, str) else run_name(program)
-        asked: dict[str, Any] = {"state": state, "program": name, "prefix": prefix, "after": ""}
+    async def runs(self, **which: Unpack[RunOptions]) -> AsyncIterator[RunInfo]:
+        """Durable runs, the newest first, without values and tracebacks."""
+        asked: dict[str, Any] = {**_which(which, self.clock.wall_ms()), "after": ""}
         while page := (await self.query("Run.List", asked, reply=_RunPage)).runs:
             for info in page:
                 yield info
             asked["after"] = page[-1].id
+
+    async def count_runs(self, **which: Unpack[RunOptions]) -> dict[str, int]:
+        """How many durable runs there are in each state."""
+        counts: dict[str, int] = {}
+        for each in (await self.query("Run.Count", _which(which, self.clock.wall_ms())))["counts"]:
+            counts[each["state"]] = counts.get(each["state"], 0) + each["count"]
+        return counts
 
     async def query_run(self, run: str | StartedRun[Any], query: str, /, *args: Any, reply: Any = None) -> Any:
         """Ask a live run what its program declared with `perform.query`; decoded into the type `reply`.
@@ -311,20 +350,25 @@ class NodeVerbs(ABC):
 
     async def change_runs(
         self,
-        action: Literal["retry", "cancel", "fail"],
+        action: Literal["retry", "cancel", "fail", "signal", "fork"],
         *,
-        state: str,
-        program: Any = None,
-        prefix: str = "",
         keep: Literal["all", "fitting", "nothing"] = "all",
         reason: Any = None,
+        name: str = "",
+        value: Any = None,
+        at: int = 0,
+        **which: Unpack[RunOptions],
     ) -> dict[str, str]:
-        """Retry, cancel or fail all runs in a state; why some could not be changed, by id.
+        """Retry, cancel, fail, signal or fork all runs that fit; why some could not be changed, by id.
 
         `keep` says how much of its journal a run that is retried keeps: all, what fits the program, or nothing.
+        `reason` is of cancel and fail, `name` and `value` are of a signal, `at` is how many answers a forked run
+        begins with.
         """
-        name = program if program is None or isinstance(program, str) else run_name(program)
-        asked = {"action": action, "state": state, "program": name, "prefix": prefix, "keep": keep, "reason": reason}
+        if not which:
+            raise BadArgument("say which runs", remedy="give state=, program=, ids=, prefix=, text=, since= or until=")
+        asked = {"action": action, "keep": keep, "reason": reason, "name": name, "value": value, "at": at}
+        asked |= _which(which, self.clock.wall_ms())
         refused: dict[str, str] = {}
         after: str | None = ""
         while after is not None:
@@ -338,6 +382,37 @@ class NodeVerbs(ABC):
     ) -> None:
         """Go on with a run that failed, was cancelled or is blocked, with the program of now; see `change_runs`."""
         await self.command("Run.Retry", {"id": str(run), "keep": keep})
+
+    async def forget_run(self, run: str | StartedRun[Any]) -> int:
+        """Remove a finished run and its journal, with the finished runs below it; how many. Its id can be used again.
+
+        Raises Fail: 404 when there is no such run, 409 when it is not over.
+        """
+        return int((await self.command("Run.Forget", {"id": str(run)}, timeout=LIMIT_S))["count"])
+
+    async def forget_runs(
+        self,
+        *,
+        state: str | None = None,
+        program: Any = None,
+        prefix: str = "",
+        before: datetime | timedelta | int | None = None,
+    ) -> int:
+        """Remove the finished runs that fit, and their journals; how many.
+
+        In one state, of one program, whose ids start with `prefix`, that ended `before` a moment or so long ago. Runs
+        of a run that is not over stay.
+        """
+        name = program if program is None or isinstance(program, str) else run_name(program)
+        ended = None if before is None else moment_ms(before, self.clock.wall_ms())
+        asked = {"action": "forget", "state": state, "program": name, "prefix": prefix, "endedBefore": ended}
+        count = 0
+        after: str | None = ""
+        while after is not None:
+            changed = await self.command("Run.Bulk", {**asked, "after": after})
+            count += changed["count"]
+            after = changed["after"]
+        return count
 
 
 def run_name(program: Any) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.errors import STATUS_OF_CODE, BootError, Fail, MainspringError
+from mainspring.telemetry import error_keeping
 
 SCHEMA_ERROR: Final = "Sys.SchemaError"
 ROUTING_ERROR: Final = "Sys.RoutingError"
@@ -122,7 +123,7 @@ def text_of(error: BaseException) -> str:
         text = ""
     if not isinstance(error, RemoteError):
         text = f"{name}: {text}" if text else name
-    text = encodable(text or name)
+    text = error_keeping.redacted(encodable(text or name))
     return text if len(text) <= 500 else text[:500] + "..."
 
 

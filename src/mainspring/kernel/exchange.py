@@ -38,7 +38,7 @@ from mainspring.message import (
     number_mistake,
     validation_text,
 )
-from mainspring.telemetry import OpenSpan, Recorder, messaging, tracing
+from mainspring.telemetry import KeptError, OpenSpan, Recorder, messaging, tracing
 
 if TYPE_CHECKING:
     from mainspring.kernel.durable.commands import DurableCommands
@@ -205,6 +205,7 @@ class Exchange:
         self.streams: dict[Any, Callable[[str], bool]] = {}
         self.recent_headers: deque[tuple[str, str, Metadata]] = deque(maxlen=WITNESSED)
         self.recent_faults: deque[Message] = deque(maxlen=FAULTS)
+        self._failures: dict[str, KeptError] = {}  # of those, by the id of the error
         self.remote: NoRemoteNodes = NoRemoteNodes()
         self.durable: DurableCommands | None = None
         self.try_again: Callable[[Mail, Message], bool] = lambda mail, error: False
@@ -466,14 +467,22 @@ class Exchange:
         self.witness(item[0])
         self.sink(*item)
 
-    def report_fault(self, error: Message, request: Message | None = None) -> None:
+    def report_fault(self, error: Message, request: Message | None = None, failure: KeptError | None = None) -> None:
         """Keep an actor's fault, and tell it to handlers and connections that listen for its type as an event."""
+        if failure is not None:
+            if len(self._failures) >= FAULTS:
+                del self._failures[next(iter(self._failures))]
+            self._failures[error.metadata.id] = failure
         self.recent_faults.append(error)
         if request is not None and request.type[:4] == "Sys.":
             return  # a handler of faults has failed: telling it would go on for ever
         if error.type in self.router.subscriptions or self.streams:
             metadata = msgspec.structs.replace(error.metadata, id=self.ids())
             self.loop.post_system(self.turn_event, (Message("event", error.type, error.raw, metadata), None))
+
+    def failure_of(self, error: Message) -> KeptError | None:
+        """The exception behind an error, if it was one and is among the latest."""
+        return self._failures.get(error.metadata.id)
 
     def _turn_forged(self, item: tuple[Message, Origin]) -> None:
         """An event of the kernel's own types from outside: it is seen, and nobody gets it."""

@@ -18,6 +18,7 @@ import msgspec
 
 from mainspring.errors import plain
 from mainspring.message import Message, Metadata
+from mainspring.telemetry import KeptError
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
@@ -52,7 +53,7 @@ class RequestView(msgspec.Struct, frozen=True):
 
 
 class FaultView(msgspec.Struct, frozen=True):
-    """An actor's fault: what it was doing, and the error that its requester got."""
+    """An actor's fault: what it was doing, the error that its requester got, and the exception behind it."""
 
     id: str
     type: str
@@ -61,6 +62,7 @@ class FaultView(msgspec.Struct, frozen=True):
     request: str
     message: str
     causation: str | None = None
+    failure: KeptError | None = None
 
 
 class HeaderView(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,7 +105,8 @@ class Inspector:
 
     def faults(self) -> list[FaultView]:
         """The latest faults of actors, newest first."""
-        return [_fault(error) for error in reversed(self._kernel.exchange.recent_faults)]
+        exchange = self._kernel.exchange
+        return [_fault(error, exchange.failure_of(error)) for error in reversed(exchange.recent_faults)]
 
     def messages(
         self,
@@ -138,7 +141,7 @@ def _actor(slot: ActorSlot, open: int) -> ActorView:
     )
 
 
-def _fault(error: Message) -> FaultView:
+def _fault(error: Message, failure: KeptError | None) -> FaultView:
     data, metadata = error.data, error.metadata
     return FaultView(
         metadata.id,
@@ -148,6 +151,7 @@ def _fault(error: Message) -> FaultView:
         data.get("requestType", ""),
         data.get("message", ""),
         metadata.causation,
+        failure,
     )
 
 

@@ -37,7 +37,7 @@ from mainspring.kernel.errors import BadOutput, ErrorData, NotConfigured, WaitsF
 from mainspring.kernel.mail import Mail, Origin
 from mainspring.loop import pause
 from mainspring.message import Message, Metadata, Retry, encode_data
-from mainspring.telemetry import TRACEPARENT, TRACESTATE, causation_headers, tracing
+from mainspring.telemetry import TRACEPARENT, TRACESTATE, KeptError, causation_headers, error_keeping, tracing
 
 if TYPE_CHECKING:
     from mainspring.kernel.exchange import Exchange
@@ -50,7 +50,8 @@ CROWDED: Final = 10_000
 
 _IN_THE_LOG: Final = "the node's log has the traceback"
 
-Fault = tuple[Any, "Mail | None", str, str]  # the actor, what it was handling, the fault's type and text
+# the actor, what it was handling, the fault's type and text, and the error that a handler raised
+Fault = tuple[Any, "Mail | None", str, str, KeptError | None]
 
 
 class ActorSlot:
@@ -157,13 +158,13 @@ class ActorSlot:
 
     # --- faults --------------------------------------------------------------------------------------------------
 
-    def fault(self, actor: Any, mail: Mail | None, type: str, text: str) -> None:
+    def fault(self, actor: Any, mail: Mail | None, type: str, text: str, failure: KeptError | None = None) -> None:
         """Report a fault of `actor`; it is handled before any further user message."""
         if actor is self.actor:
-            self.exchange.loop.post_system(self._turn_fault, (actor, mail, type, text))
+            self.exchange.loop.post_system(self._turn_fault, (actor, mail, type, text, failure))
 
     def _turn_fault(self, fault: Fault) -> None:
-        actor, mail, type, text = fault
+        actor, mail, type, text, failure = fault
         if actor is not self.actor:
             if mail is not None and mail.origin is None:
                 self._event_done()
@@ -171,7 +172,7 @@ class ActorSlot:
         self.actor = None
         mail, left = self._unfinished(actor, mail)
         self._held.extendleft(reversed(left))
-        self._report(mail, type, text, "the request was not finished; the actor is replaced")
+        self._report(mail, type, text, "the request was not finished; the actor is replaced", failure)
         self._dismiss(actor)
         self._plan_restart()
 
@@ -182,7 +183,7 @@ class ActorSlot:
         except Exception:
             logger.exception("an actor of %s could not be terminated", self.id)
 
-    def _report(self, mail: Mail | None, type: str, text: str, remedy: str) -> None:
+    def _report(self, mail: Mail | None, type: str, text: str, remedy: str, failure: KeptError | None = None) -> None:
         self.exchange.counters["faults"] += 1
         request = mail.message if mail is not None else None
         data = ErrorData(
@@ -196,7 +197,7 @@ class ActorSlot:
             error = self.exchange.make("error", type, encode_data(data))
         else:
             error = self.exchange.error(request, type, data)
-        self.exchange.report_fault(error, request)
+        self.exchange.report_fault(error, request, failure)
         if mail is None or mail.origin is None:
             if mail is not None:
                 self._event_done()
@@ -236,7 +237,13 @@ class ActorSlot:
             self.attach()
         except Exception as error:
             self.actor = None
-            self._report(None, faults.ACTOR_CRASH, f"the actor cannot be spawned: {text_of(error)}", _IN_THE_LOG)
+            self._report(
+                None,
+                faults.ACTOR_CRASH,
+                f"the actor cannot be spawned: {text_of(error)}",
+                _IN_THE_LOG,
+                error_keeping.keep(error),
+            )
             self._plan_restart()
             return
         self.release()
@@ -342,17 +349,18 @@ class HandlerSlot(ActorSlot):
         """A handler raised, or returned what its contract forbids."""
         handling = "nothing" if mail is None else f"{mail.message.kind} {mail.message.type} {mail.message.id}"
         logger.error("%s failed while handling %s", self.id, handling, exc_info=error)
-        type, text = faults.ACTOR_CRASH, text_of(error)
+        type, text, failure = faults.ACTOR_CRASH, text_of(error), error_keeping.keep(error)
         if isinstance(error, BadOutput):
             type, text = faults.ACTOR_FAULT, f"invalid output: {error.message}"
         if self.supervised and actor is self.actor and not actor.retired:
             actor.retire()
-            self.fault(actor, mail, type, text)
+            self.fault(actor, mail, type, text, failure)
         else:
-            self.exchange.loop.post_system(self._turn_failed, (mail, type, text))
+            self.exchange.loop.post_system(self._turn_failed, (mail, type, text, failure))
 
-    def _turn_failed(self, failure: tuple[Mail | None, str, str]) -> None:
-        self._report(*failure, _IN_THE_LOG)
+    def _turn_failed(self, failed: tuple[Mail | None, str, str, KeptError]) -> None:
+        mail, type, text, failure = failed
+        self._report(mail, type, text, _IN_THE_LOG, failure)
 
     async def store_blob(self, blob: Blob) -> BlobPointer:
         return await self.kernel.blobs.store(blob)

@@ -33,6 +33,7 @@ from mainspring.kernel.errors import is_error_data, text_of
 from mainspring.kernel.mail import Mail
 from mainspring.kernel.supervisor import ActorSlot
 from mainspring.message import Message, compact, encode_bytes, parse
+from mainspring.telemetry import error_keeping
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
@@ -109,7 +110,7 @@ class WorkerSlot(ActorSlot):
             life.actor.post_message(message)
         except Exception as error:
             life.failed = True
-            self.fault(life.actor, mail, faults.ACTOR_CRASH, text_of(error))
+            self.fault(life.actor, mail, faults.ACTOR_CRASH, text_of(error), error_keeping.keep(error))
         else:
             if mail.origin is None:
                 self._event_done()  # a Worker never reports that it is done with an event

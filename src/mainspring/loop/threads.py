@@ -126,7 +126,8 @@ class HandlerThreads:
         self._queue: deque[_Call] = deque()
         self._idle: list[SimpleQueue[_Call | None]] = []
         self._waiters: list[asyncio.Future[None]] = []
-        self._end_idle = weakref.finalize(self, _end_threads, self._idle)
+        self._all: set[SimpleQueue[_Call | None]] = set()
+        self._end = weakref.finalize(self, _end_threads, self._all)
 
     @property
     def waiting(self) -> int:
@@ -153,7 +154,8 @@ class HandlerThreads:
 
     def close(self) -> None:
         """Begin nothing more and end the threads; those that are busy end with their function."""
-        self._end_idle()
+        self._end()
+        self._idle.clear()
         for call in self._queue:
             call.result.cancel()
         self._queue.clear()
@@ -169,6 +171,7 @@ class HandlerThreads:
                 jobs = self._idle.pop()
             else:
                 jobs = SimpleQueue()
+                self._all.add(jobs)
                 name = f"mainspring-handler-{next(_numbers)}"
                 threading.Thread(target=_serve, args=(jobs,), name=name, daemon=True).start()
             call.begin(jobs)
@@ -188,9 +191,10 @@ class HandlerThreads:
         """A function returned or raised, and its thread is free."""
         self.busy -= 1
         self._calls.discard(call)
-        if self._end_idle.alive and len(self._idle) < self.size:
+        if self._end.alive and len(self._idle) < self.size:
             self._idle.append(jobs)
         else:
+            self._all.discard(jobs)
             jobs.put(None)
         self._begin_waiting()
         if not self._calls and not self._queue:
@@ -199,9 +203,10 @@ class HandlerThreads:
                 wake(waiter)
 
 
-def _end_threads(idle: list[SimpleQueue[_Call | None]]) -> None:
-    while idle:
-        idle.pop().put(None)
+def _end_threads(threads: set[SimpleQueue[_Call | None]]) -> None:
+    """Each ends when it has nothing to do. One whose event loop is gone cannot say so: it is told all the same."""
+    while threads:
+        threads.pop().put(None)
 
 
 def _serve(jobs: SimpleQueue[_Call | None]) -> None:

@@ -41,9 +41,11 @@ from mainspring.runs import Runtime
 from mainspring.runs.durable import check_id
 from mainspring.telemetry import (
     CORRELATION,
+    KeptError,
     OpenSpan,
     Recorder,
     causation_headers,
+    error_keeping,
     handling,
     tracing,
 )
@@ -274,7 +276,7 @@ class Consuming:
             if doing is not None:
                 doing.end(error)
             self._failed(position, ready.offset, attempt, error)
-            work.failed(attempt, _reason(error))
+            work.failed(attempt, _reason(error), error)
         finally:
             if doing is not None:
                 doing.leave(entered)
@@ -311,7 +313,7 @@ class Consuming:
             return
         gives_up = isinstance(error, Reject)
         delay_ms = None if gives_up else self.declared.retries.backoff.delay_ms(attempt, self._random)
-        self._settlement.nack(position, offset, _reason(error), delay_ms)
+        self._settlement.nack(position, offset, _reason(error), delay_ms, _failure(error))
 
     def _log_failure(self, position: Position, offset: int, what: str, error: Exception) -> None:
         cause = error.__cause__ if isinstance(error, Reject) else error
@@ -376,10 +378,18 @@ async def _judge(call: Callable[..., Awaitable[Any]], retries: Retries, *args: A
 def _reason(error: Exception) -> str:
     """Why an event was refused, for its dead letter."""
     if isinstance(error, Reject):
-        return str(error)
+        return error_keeping.redacted(str(error))
     if isinstance(error, msgspec.ValidationError):
         return f"the payload does not fit: {validation_text(error)}"
-    return f"{type(error).__name__}: {error}"
+    return f"{type(error).__name__}: {error_keeping.redacted(str(error))}"
+
+
+def _failure(error: Exception) -> BaseException:
+    """The error that is kept: the program's own, where `Reject` only says that it is not worth another attempt."""
+    cause = error.__cause__
+    if isinstance(error, Reject) and isinstance(cause, Exception) and _reason(cause) == str(error):
+        return cause
+    return error
 
 
 def kind_and_name(declared: DeclaredConsumer) -> tuple[str, str]:
@@ -398,7 +408,7 @@ class EventWork:
     def done(self, attempt: int) -> None:
         """The function returned; the event is about to be settled in a commit of its own."""
 
-    def failed(self, attempt: int, reason: str) -> None:
+    def failed(self, attempt: int, reason: str, error: Exception | None = None) -> None:
         """The function raised, or refused the event."""
 
     def prepare_run(self, event: Event[Any], program: Any, args: tuple[Any, ...], id: str | None) -> str:
@@ -449,12 +459,15 @@ class _ScheduledWork(EventWork):
     def done(self, attempt: int) -> None:
         self.together.events.append(self._schedules.called(self._schedule, self._call("done", attempt)))
 
-    def failed(self, attempt: int, reason: str) -> None:
-        self._schedules.store_call(self._schedule, self._call("failed", attempt, reason[:_REASON]))
+    def failed(self, attempt: int, reason: str, error: Exception | None = None) -> None:
+        failure = None if error is None else error_keeping.keep(_failure(error))
+        self._schedules.store_call(self._schedule, self._call("failed", attempt, reason[:_REASON], failure))
 
-    def _call(self, result: Literal["done", "failed"], attempt: int, reason: str = "") -> LastCall:
-        lasted = max(0, self._clock.wall_ms() - self._began)
-        return LastCall(result=result, at_ms=self._began, duration_ms=lasted, attempt=attempt, reason=reason)
+    def _call(
+        self, result: Literal["done", "failed"], attempt: int, reason: str = "", failure: KeptError | None = None
+    ) -> LastCall:
+        began, lasted = self._began, max(0, self._clock.wall_ms() - self._began)
+        return LastCall(result=result, at_ms=began, duration_ms=lasted, attempt=attempt, reason=reason, failure=failure)
 
 
 class _EncodedWork(EventWork):

@@ -62,7 +62,7 @@ from mainspring.private_files import narrow
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
 from mainspring.tasks import Worker, install_effects
-from mainspring.telemetry import tracing, with_causation
+from mainspring.telemetry import error_keeping, tracing, with_causation
 
 if TYPE_CHECKING:
     from mainspring.node.in_process import InProcess
@@ -114,6 +114,7 @@ class Core:
     ) -> None:
         """`source` gives random numbers; `program` is the name under which a beat's journal remembers it."""
         self.settings = settings
+        error_keeping.configure(tracebacks=settings.keep_tracebacks, redact=settings.redact)
         self.clock: Clock = clock or MonotonicClock()
         self.loop: Loop = Loop(self.clock, max_turns_per_slice=settings.max_turns_per_slice)
         self.watchdog: Watchdog | None = None
@@ -301,7 +302,7 @@ class Core:
         self.kernel.register(
             *kernel_capabilities(self.kernel),
             bus_capability(self.bus),
-            run(self.kernel, self.runtime, encoding),
+            run(self.kernel, self.runtime, encoding, self.bus.audit),
             beat_capability(self.heartbeat, self.kernel),
         )
         self._built_in = self.kernel.ids_taken

@@ -90,10 +90,12 @@ class Settlement:
         self._group.ack(self._member, position.partition, offset)
         self._bus.delivery.wake(self._group)
 
-    def nack(self, position: Position, offset: int, reason: str, delay_ms: int | None) -> None:
+    def nack(
+        self, position: Position, offset: int, reason: str, delay_ms: int | None, failure: BaseException | None = None
+    ) -> None:
         """Refuse it; it comes again after `delay_ms`. None: it does not, but is a dead letter."""
         now = self._bus.clock.now_ms()
-        if self._group.nack(self._member, position.partition, offset, reason, delay_ms, now):
+        if self._group.nack(self._member, position.partition, offset, reason, delay_ms, now, failure):
             self._bus.counters.nacks += 1
             self._bus.delivery.wake(self._group)
 

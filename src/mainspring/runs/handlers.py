@@ -129,7 +129,7 @@ async def try_until_it_succeeds(once: Callable[[], Any], attempts: Attempts, ctx
                 raise
             text = f"{type(error).__name__}: {error}"
             logger.warning("run %s: attempt %d of %d of %s: %s", ctx.run_id, attempt, attempts.most, name, text)
-            ctx.attempt_failed()
+            ctx.attempt_failed(error)
             if not await ctx.pause(attempts.pause_ms(attempt)):
                 raise  # the node stops; the run goes on with the next attempt
 
@@ -362,13 +362,13 @@ class EffectContext:
         durable = self._run.durable
         return self._attempt if durable is None else durable.attempt
 
-    def attempt_failed(self) -> None:
+    def attempt_failed(self, error: Exception) -> None:
         """Count a failed attempt and take back what it put into `batch`; another one follows."""
         self.forget_writes()
         if self._run.durable is None:
             self._attempt += 1
         else:
-            self._run.durable.attempt_failed()
+            self._run.durable.attempt_failed(error)
 
     async def in_time(self, awaitable: Awaitable[T], timeout_ms: float, name: str) -> T:
         """Wait for something, but not for longer than this on the runtime's clock. Raises EffectTimeout."""

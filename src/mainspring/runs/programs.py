@@ -23,6 +23,7 @@ import types
 import typing
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final, TypeVar
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -237,17 +238,34 @@ def decode_arguments(program: Program, args: Raw) -> tuple[Any, ...]:
     return tuple(decode(part, declared[i] if i < len(declared) else Any) for i, part in enumerate(parts))
 
 
-@functools.lru_cache(maxsize=512)
 def return_type(program: Any) -> Any:
     """The declared type of a program's value; Any where it says nothing usable."""
-    return usable(type_hints_of(program).get("return", Any))
+    return _declared(program)[1]
 
 
-@functools.lru_cache(maxsize=512)
 def _parameter_types(program: Any) -> list[Any]:
     """The declared types of a program's positional parameters, in order; Any where it says nothing usable."""
+    return _declared(program)[0]
+
+
+def _declared(program: Any) -> tuple[list[Any], Any]:
+    """The types of its parameters and of its value, found once; a program that is gone is not kept for them."""
+    function = getattr(program, "__func__", program)
+    try:
+        found = _types_of.get(function)
+    except TypeError:  # nothing can refer to it weakly
+        return _find_types(function)
+    if found is None:
+        found = _types_of[function] = _find_types(function)
+    return found
+
+
+_types_of: Final[WeakKeyDictionary[Any, tuple[list[Any], Any]]] = WeakKeyDictionary()
+
+
+def _find_types(program: Any) -> tuple[list[Any], Any]:
     hints = type_hints_of(program)
-    return [usable(hints.get(name, Any)) for name in _parameter_names(program)]
+    return [usable(hints.get(name, Any)) for name in _parameter_names(program)], usable(hints.get("return", Any))
 
 
 def _parameter_names(program: Program) -> tuple[str, ...]:

@@ -41,6 +41,7 @@ from mainspring.runs.errors import NotAnEffect, ReplayMismatch, UnhandledEffect
 from mainspring.runs.handlers import RegisteredHandler, clean_up, release_effect
 from mainspring.runs.run import FAILURE, RESUME, START, VALUE, Failed, Outcome, Run, Value, release_waiters
 from mainspring.runs.values import effect_failure, failure_fields
+from mainspring.telemetry import error_keeping
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
@@ -587,7 +588,7 @@ class Scheduler:
             run.lineage.answered(error)
         fields = failure_fields(error)
         if run.durable is not None:
-            run.durable.effect_failed(effect, fields)
+            run.durable.effect_failed(effect, fields, error_keeping.traceback(error))
         else:
             self.enqueue(run, RESUME, self.to_raise(run, effect, fields))
 

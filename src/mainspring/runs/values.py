@@ -27,9 +27,11 @@ from mainspring.runs.errors import (
     Unserialisable,
     WaitTimedOut,
 )
+from mainspring.telemetry import error_keeping
 
 _encode: Final = json_encoder("deterministic").encode
 _SCALARS: Final = frozenset({type(None), bool, int, str})
+_MOST_TEXT: Final = 10_000  # characters that are kept of what an error says
 _DEPTH: Final = 100  # deeper values are almost certainly cycles
 
 Raw = msgspec.Raw
@@ -136,7 +138,7 @@ def error_fields(error: BaseException) -> dict[str, str]:
     if isinstance(error, StoredFailure):
         kept = {"type": error.type, "message": error.message}
         return kept if error.code == type(error).code else {**kept, "code": error.code}
-    fields = {"type": type(error).__name__, "message": _text(error)}
+    fields = {"type": type(error).__name__, "message": error_keeping.redacted(_text(error))[:_MOST_TEXT]}
     code = getattr(error, "code", None)
     if isinstance(code, str | int):  # `Fail` has the number of a status
         fields["code"] = str(code)

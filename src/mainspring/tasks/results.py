@@ -22,6 +22,7 @@ from mainspring.errors import MainspringError
 from mainspring.loop import blocking_verb, time_limit, wake
 from mainspring.task_topics import NewCall
 from mainspring.tasks.errors import TaskCancelled, TaskExpired, TaskFailed
+from mainspring.telemetry import KeptError
 
 if TYPE_CHECKING:
     from mainspring.tasks.ports import StoredReport, TaskPort
@@ -44,6 +45,7 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     attempt: int = 1
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
+    failure: KeptError | None = None  # of an attempt that raised
 
     @property
     def final(self) -> bool:
@@ -73,7 +75,13 @@ def read_record(report: StoredReport) -> TaskRecord | None:
 
 
 def encode_record(
-    state: State, name: str, attempt: int, value: Any = None, error: str = "", encoding: Encoding | None = None
+    state: State,
+    name: str,
+    attempt: int,
+    value: Any = None,
+    error: str = "",
+    encoding: Encoding | None = None,
+    failure: KeptError | None = None,
 ) -> bytes:
     """A record's payload. Raises NotStorable for a value that JSON cannot say."""
     try:
@@ -82,7 +90,7 @@ def encode_record(
             raw = msgspec.Raw(encoding.seal(raw))
     except (TypeError, ValueError, RecursionError) as problem:
         raise NotStorable(f"it cannot be written as JSON: {problem}", remedy="return what JSON has") from None
-    return msgspec.json.encode(TaskRecord(state, name, attempt, raw, error))
+    return msgspec.json.encode(TaskRecord(state, name, attempt, raw, error, failure))
 
 
 class TaskRecords:

@@ -34,7 +34,7 @@ from mainspring.task_topics import NAME as TASK_NAME
 from mainspring.tasks.ports import Delivery, Report, StoredReport, TaskLane, TaskPort
 from mainspring.tasks.results import NotStorable, State, encode_record
 from mainspring.tasks.task import BadArguments, Task, TaskContext, TaskRegistry, retries_from, running_task
-from mainspring.telemetry import CORRELATION, handling
+from mainspring.telemetry import CORRELATION, KeptError, error_keeping, failure_header, handling
 
 E = TypeVar("E", bound=Delivery)
 
@@ -157,15 +157,16 @@ class Outcomes:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()  # the loop's
 
-    def failed(self, taken: _Taken, reason: str, *, again: bool = True) -> None:
+    def failed(self, taken: _Taken, reason: str, *, again: bool = True, error: Exception | None = None) -> None:
         """Again later, or never again."""
         self.failures += 1
         event, policy = taken.event, taken.policy
         if not again or event.attempt >= (policy.max_attempts or 1):
-            self.give_up(taken, reason)
+            self.give_up(taken, reason, error)
             return
         if taken.keep:
-            record = encode_record("retrying", taken.name, event.attempt, None, reason)
+            failure = None if error is None else error_keeping.keep(error)
+            record = encode_record("retrying", taken.name, event.attempt, None, reason, failure=failure)
             self._port.put(Report(taken.lane.results, self._port.new_id(), record, taken.id))
         self.refuse(taken, policy.backoff.delay_ms(event.attempt, self._port.random) / 1000, reason)
 
@@ -180,15 +181,16 @@ class Outcomes:
         except (NotStorable, ClientError) as unsaid:
             self.give_up(taken, f"its result cannot be stored: {unsaid.message}")
 
-    def give_up(self, taken: _Taken, reason: str) -> None:
+    def give_up(self, taken: _Taken, reason: str, error: Exception | None = None) -> None:
         """Write the dead letter and the record; then acknowledge."""
         event = taken.event
         logger.error("task %s %s is dead: %s", taken.name, taken.id, reason)
         life = event.headers.get(REDRIVEN, "")  # a task that was sent back may die once more
         letter_id = f"dead:{event.topic}:{event.partition}:{event.offset}:{life}".rstrip(":")
-        headers = letter_headers(event, taken.id, reason)
+        failure = None if error is None else error_keeping.keep(error)
+        headers = letter_headers(event, taken.id, reason, failure)
         letter = Report(f"{event.topic}.DLQ", letter_id, event.raw_payload, event.key, headers)
-        record = (self._record(taken, "failed", None, reason),) if taken.keep else ()
+        record = (self._record(taken, "failed", None, reason, failure),) if taken.keep else ()
         self._settle(taken, (letter, *record))
 
     def refuse(self, taken: _Taken, delay: float, reason: str) -> None:
@@ -205,8 +207,8 @@ class Outcomes:
         else:  # a thread of the program's own
             self._loop.call_soon_threadsafe(self._port.put, report)
 
-    def _record(self, taken: _Taken, state: State, value: Any, error: str) -> Report:
-        record = encode_record(state, taken.name, taken.event.attempt, value, error, self._encoding)
+    def _record(self, taken: _Taken, state: State, value: Any, error: str, failure: KeptError | None = None) -> Report:
+        record = encode_record(state, taken.name, taken.event.attempt, value, error, self._encoding, failure)
         return Report(taken.lane.results, self._port.new_id(), record, taken.id)
 
     def _settle(self, taken: _Taken, reports: tuple[Report, ...]) -> None:
@@ -219,7 +221,7 @@ class Outcomes:
         self._port.settle(taken.event, reports, then)
 
 
-def letter_headers(event: Delivery, task_id: str, reason: str) -> dict[str, str]:
+def letter_headers(event: Delivery, task_id: str, reason: str, failure: KeptError | None) -> dict[str, str]:
     """The headers of a dead letter, in the node's form: the task's own, and its story."""
     return {
         **event.headers,
@@ -232,6 +234,7 @@ def letter_headers(event: Delivery, task_id: str, reason: str) -> dict[str, str]
         "x-group": event.group,
         "x-attempts": str(event.attempt),
         "x-reason": reason[:1_000],
+        **failure_header(failure, len(event.raw_payload)),
     }
 
 
@@ -684,15 +687,15 @@ class Worker:
         assert task is not None
         context.cancelled = True
         if isinstance(error, BadArguments | BadPayload):
-            self._outcomes.give_up(taken, error.message)
+            self._outcomes.give_up(taken, error.message, error)
         elif too_long:
-            self._outcomes.failed(taken, too_long)
+            self._outcomes.failed(taken, too_long, error=error)
         elif isinstance(error, TypeError) and (wrong := task.parameters.fit(event.raw_payload, context)):
-            self._outcomes.give_up(taken, f"the arguments do not fit: {wrong}")
+            self._outcomes.give_up(taken, f"the arguments do not fit: {wrong}", error)
         else:
             logger.warning("task %s %s failed", task.name, taken.id, exc_info=error)
             reason = error.message if isinstance(error, Reject) else describe(error)
-            self._outcomes.failed(taken, reason, again=taken.policy.allow_another(error))
+            self._outcomes.failed(taken, reason, again=taken.policy.allow_another(error), error=error)
 
     # -- when it is no longer ours
 

@@ -3,6 +3,7 @@
 - `causation`: in whose name something is done, and the headers that carry it on
 - `spans`: spans of OpenTelemetry, where an SDK is configured
 - `log_lines`: log lines as text or JSON, with the message that is being handled
+- `kept_errors`: what is kept of an error with the attempt that failed
 - `histogram`: sizes and durations, counted by how large they were
 """
 
@@ -21,6 +22,10 @@ from mainspring.telemetry.causation import with_causation as with_causation
 from mainspring.telemetry.histogram import Histogram as Histogram
 from mainspring.telemetry.histogram import nanoseconds as nanoseconds
 from mainspring.telemetry.histogram import numbers as numbers
+from mainspring.telemetry.kept_errors import FAILURE as FAILURE
+from mainspring.telemetry.kept_errors import KeptError as KeptError
+from mainspring.telemetry.kept_errors import error_keeping as error_keeping
+from mainspring.telemetry.kept_errors import failure_header as failure_header
 from mainspring.telemetry.spans import TRACEPARENT as TRACEPARENT
 from mainspring.telemetry.spans import TRACESTATE as TRACESTATE
 from mainspring.telemetry.spans import OpenSpan as OpenSpan

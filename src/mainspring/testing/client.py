@@ -18,6 +18,7 @@ from mainspring.client import Client, Consumer, NodeHttp, NodeVerbs, Options, Su
 from mainspring.client import Event as Delivery
 from mainspring.durations import Duration
 from mainspring.node import InProcess
+from mainspring.telemetry import KeptError
 from mainspring.testing import seeds
 from mainspring.testing.driving import Process
 
@@ -97,8 +98,8 @@ class SimulatedSubscription(Subscription[Any]):
     def ack(self, event: Delivery[Any]) -> bool:
         return self.process.at_once(lambda: super(SimulatedSubscription, self).ack(event))
 
-    def nack(self, event: Delivery[Any], delay_ms: int | None, reason: str) -> bool:
-        return self.process.at_once(lambda: super(SimulatedSubscription, self).nack(event, delay_ms, reason))
+    def nack(self, event: Delivery[Any], delay_ms: int | None, reason: str, failure: KeptError | None = None) -> bool:
+        return self.process.at_once(lambda: super(SimulatedSubscription, self).nack(event, delay_ms, reason, failure))
 
     def extend(self, event: Delivery[Any], ms: int, *, begun: bool = False) -> bool:
         return self.process.at_once(lambda: super(SimulatedSubscription, self).extend(event, ms, begun=begun))

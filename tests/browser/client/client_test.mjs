@@ -86,6 +86,25 @@ const stories = {
     return { seen, opened: states.filter((state) => state === "open").length };
   },
 
+  async everybody_who_follows_gets_every_event_once({ bus, topic }) {
+    await bus.publish(topic, 0);
+    const shown = [[], []];
+    const tabs = shown.map((seen) => bus.follow(topic, (event) => seen.push(event.payload)));
+    const iterated = bus.follow(topic, undefined, { from: "beginning" });
+    await Promise.all([...tabs, iterated].map((each) => each.confirmed));
+    await bus.publish(topic, 1);
+    while (shown.some((seen) => seen.length < 1)) await sleep(10);
+    bus.reconnect();
+    await bus.publish(topic, 2);
+    while (shown.some((seen) => seen.length < 2)) await sleep(10);
+    const all = [];
+    for await (const event of iterated) {
+      all.push(event.payload);
+      if (all.length === 3) break;
+    }
+    return [...shown, all];
+  },
+
   async leaves_what_it_did_not_acknowledge({ bus, topic }) {
     await bus.publish(topic, 1);
     const first = bus.subscribe(topic, { group: "g" });

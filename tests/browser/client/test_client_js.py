@@ -32,6 +32,7 @@ STORIES: dict[str, Any] = {
     "the_same_id_is_stored_once": [1, 1],
     "tells_why_it_was_refused": ["bad_frame", "bad_frame", "already_subscribed"],
     "survives_a_lost_connection": {"seen": [1, 2], "opened": 2},
+    "everybody_who_follows_gets_every_event_once": [[1, 2], [1, 2], [0, 1, 2]],
     "leaves_what_it_did_not_acknowledge": [1, 2, False, True],
     "a_closed_client_says_so": [1, "closed", "closed"],
     "asks_again_for_what_may_pass_and_forgets_what_is_final": {

@@ -23,7 +23,7 @@ from mainspring.server.http.problem import problems
 from mainspring.server.websocket import add_websocket
 from mainspring.settings import Settings
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class Site:

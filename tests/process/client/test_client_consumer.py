@@ -191,8 +191,8 @@ async def test_a_request_gets_its_reply(bus: Client, node: Node, name: str) -> N
 
     async with connect(node.url) as shop:
         answering = shop.respond(name, price, group="shop", concurrency=4)
-        assert await bus.request(name, {"sku": 7}, timeout=10) == {"price": 70}
-        many = await asyncio.gather(*(bus.request(name, {"sku": n}, timeout=10) for n in range(50)))
+        assert await bus.request(name, {"sku": 7}, timeout=60) == {"price": 70}
+        many = await asyncio.gather(*(bus.request(name, {"sku": n}, timeout=60) for n in range(50)))
         assert [each["price"] for each in many] == [n * 10 for n in range(50)]
         await answering.stop()
 
@@ -203,7 +203,7 @@ async def test_a_responder_that_fails_answers_with_its_error(bus: Client, name: 
 
     answering = bus.respond(name, refuse, group="shop")
     with pytest.raises(ReplyError, match="no such thing") as failed:
-        await bus.request(name, 1, timeout=10)
+        await bus.request(name, 1, timeout=60)
     assert failed.value.code == "LookupError"
     await answering.stop()
 

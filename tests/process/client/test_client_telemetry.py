@@ -104,7 +104,7 @@ async def test_a_handler_runs_within_its_events_span_and_a_failure_marks_it(node
         done = asyncio.get_running_loop().create_future()
         consumer = bus.consume(name, handle, group="g", retry_delay=0.0)
         await bus.publish(name, 1)
-        await asyncio.wait_for(done, 10)
+        await asyncio.wait_for(done, 60)
         await consumer.stop()
     failed, fine = recorder.named(f"process {name}")
     assert current == [failed.get_span_context().span_id, fine.get_span_context().span_id]

@@ -38,7 +38,7 @@ class Faces:
     async def frame(self, text: bytes) -> Refusal:
         async with self._browser.ws_connect(self.node.http) as socket:
             await socket.send_frame(text, aiohttp.WSMsgType.TEXT)
-            told = json.loads((await socket.receive(timeout=10)).data)
+            told = json.loads((await socket.receive(timeout=60)).data)
         return (told["code"], told["message"]) if told["type"] == "ERROR" else None
 
     async def line(self, text: bytes) -> Refusal:

@@ -30,12 +30,12 @@ async def test_what_is_published_here_is_delivered_there(both: Site) -> None:
         await socket.send_str(json.dumps({"type": "SUBSCRIBE", "topic": "t", "group": "g"}))
         assert (await socket.receive_json())["type"] == "OK"
         answer = await both.post("/topics/t/events", b'{"payload":{"a" : 1},"key":"k","headers":{"h":"v"}}')
-        message = await socket.receive_str(timeout=10)
+        message = await socket.receive_str(timeout=60)
         assert b'{"a" : 1}' in message.encode()
         envelope = json.loads(message)["envelope"]
         assert (envelope["id"], envelope["key"], envelope["headers"]) == (answer.json["id"], "k", {"h": "v"})
         await socket.send_str(json.dumps({"type": "PUBLISH", "topic": "t", "payload": 2}))
-        await socket.receive_json(timeout=10)
+        await socket.receive_json(timeout=60)
     assert [event["payload"] for event in await both.events("t")] == [{"a": 1}, 2]
     read = (await both.get("/topics/t/events/0/1")).json
     assert read == {name: value for name, value in envelope.items() if name != "attempts"}

@@ -13,7 +13,7 @@ from mainspring.loop import VirtualClock
 from mainspring.server.ndjson import NdjsonServer
 from tests.support.kernel import LOOPS, Client, command, encoded, ping, served, virtual
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 
 FLOODS = {
     "nonsense": b"{\n" * 50_000,

@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.processes import SERVERS, ServedNode, Site, site
 
-PATIENCE_S = 40.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture(params=sorted(SERVERS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -31,6 +32,15 @@ def test_every_promise_is_kept(first: int) -> None:
 def test_a_deliberate_fault_is_found(mutant: Mutant) -> None:
     with mutant():
         assert any(run(Promises, seed).broken for seed in range(SEEDS))
+
+
+def test_nothing_of_a_run_stays() -> None:
+    """A campaign of many seeds in one process would grow with each; and what stays slows those down that follow."""
+    for seed in range(4):
+        run(Promises, seed)
+    gc.collect()
+    kept = [each for each in gc.get_objects() if type(each) is Promises]
+    assert not kept
 
 
 def test_the_same_seed_gives_the_same_run_byte_by_byte_whatever_python_hashes() -> None:

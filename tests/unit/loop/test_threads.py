@@ -190,6 +190,27 @@ def test_closing_ends_the_threads_and_what_waits_for_one() -> None:
     asyncio.run(main())
 
 
+def test_a_thread_whose_event_loop_went_away_ends_with_the_others() -> None:
+    threads, begun, go_on = HandlerThreads(2), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait()
+
+    async def main() -> None:
+        threads.call(work)
+        await asyncio.to_thread(begun.wait)
+
+    before = set(threading.enumerate())
+    asyncio.run(main())
+    mine = [each for each in set(threading.enumerate()) - before if each.name.startswith("mainspring-handler")]
+    threads.close()
+    go_on.set()
+    for thread in mine:
+        thread.join()
+    assert len(mine) == 1
+
+
 def _gone(thread_name: str) -> None:
     for each in threading.enumerate():
         if each.name == thread_name:

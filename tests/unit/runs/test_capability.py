@@ -168,7 +168,7 @@ async def test_what_cannot_be_done_is_an_error_answer(node: Node) -> None:
 
 async def test_a_program_asks_a_capability(node: Node) -> None:
     run = node.runtime.start(asking, "hello", durable=True)
-    assert await asyncio.wait_for(run, 10) == {"said": "hello"}
+    assert await asyncio.wait_for(run, 60) == {"said": "hello"}
 
 
 async def test_asking_a_capability_that_does_not_exist_fails_the_run(node: Node) -> None:
@@ -187,7 +187,7 @@ async def test_a_program_publishes_and_another_waits_for_the_event(node: Node, d
     waiter = node.runtime.start(waiting, durable=durable)
     await asyncio.sleep(0.05)
     ids = await asyncio.wait_for(node.runtime.start(publishing, 4, durable=durable), 10)
-    assert await asyncio.wait_for(waiter, 10) == {"n": 2}
+    assert await asyncio.wait_for(waiter, 60) == {"n": 2}
     (partition,) = {event.partition for event in await stored(node) if event.id in ids}
     own = [event for event in await node.bus.read("orders", partition, 1, 100) if event.id in ids]
     assert [event.id for event in own] == ids

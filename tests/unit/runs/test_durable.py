@@ -778,6 +778,43 @@ async def test_finished_runs_are_forgotten_when_their_time_is_up(nodes: Nodes) -
     assert await world.runtime.durable.store.journal("old") == []
 
 
+async def test_many_old_runs_are_forgotten_in_steps(nodes: Nodes) -> None:
+    world = await nodes.boot(retention_ms=HOUR, recovery_ms=60_000)
+    forgotten: list[int] = []
+    world.runtime.durable.recovery.on_forgotten.append(forgotten.append)
+    for n in range(250):
+        world.runtime.start(add, 1, durable=True, id=f"old-{n:03}")
+    await world.runtime.elapse(HOUR + 70_000)
+    assert await world.runtime.durable.store.runs() == []
+    assert forgotten == [100, 100, 50]
+
+
+async def test_a_long_journal_is_removed_in_steps_and_its_run_is_not_retried_meanwhile(nodes: Nodes) -> None:
+    world = await nodes.boot()
+    steps = 2_500
+    world.runtime.start(add, steps, durable=True, id="long")
+    await world.runtime.settle()
+    durable, sizes = world.runtime.durable, []
+    commit, refused = nodes.log.commit, []
+
+    async def watched(batch: Batch) -> Any:
+        sizes.append(len(batch.operations))
+        receipt = await commit(batch)
+        if (await durable.store.runs())[:1]:
+            try:
+                await durable.fork("long", 1)
+            except NotFinished as error:
+                refused.append(error)
+        return receipt
+
+    nodes.log.commit = watched  # type: ignore[method-assign]
+    assert await durable.forget("long") == 1
+    assert max(sizes) <= 1_003
+    assert refused
+    assert await durable.store.journal("long") == []
+    assert await durable.store.runs() == []
+
+
 async def test_runs_can_be_listed_by_state_and_prefix(nodes: Nodes) -> None:
     world = await nodes.boot()
     for n in range(5):

@@ -13,7 +13,7 @@ from mainspring.loop import Loop, MonotonicClock, VirtualClock, run_virtual
 from mainspring.runs import Cancelled, Effect, RunCancelled, Runtime, Sleep, Value, resume
 from tests.support.runs import Hop
 
-LIMIT_S = 30
+LIMIT_S = 60
 
 
 class Later(Effect[int]):

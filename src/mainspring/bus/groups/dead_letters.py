@@ -41,6 +41,7 @@ from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, DamagedEvent, Log, StoredEvent
 from mainspring.loop import Clock
+from mainspring.telemetry import FAILURE, KeptError, failure_header
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
@@ -54,6 +55,7 @@ ADDED: Final = (
     "x-group",
     "x-attempts",
     "x-reason",
+    FAILURE,
 )
 DAMAGED_HEADER: Final = "x-damaged"  # of what is left of a damaged event
 REDRIVEN: Final = "x-redriven"  # of an event that was a dead letter: where that was
@@ -66,6 +68,7 @@ REMEMBERED_MS: Final = 3_600_000  # far longer than a redrive that has read a le
 ALL: Final = DeadLetterFilter()
 
 _encode = msgspec.json.Encoder().encode
+_decode_failure = msgspec.json.Decoder(KeptError).decode
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
@@ -149,7 +152,8 @@ class DeadLetterWriter:
             str(event.deliveries),
             reason,
         )
-        headers.update(zip(ADDED, values, strict=True))
+        headers.update(zip(ADDED, values, strict=False))
+        headers.update(failure_header(event.failure, len(stored.payload)))
         return Append(
             topic=letters.name,
             partition=0,  # letters stand in one line, however many partitions the topic has
@@ -451,7 +455,15 @@ def read_letter(event: StoredEvent) -> DeadLetter:
         group=story["x-group"],
         attempts=_number(story["x-attempts"]),
         reason=story["x-reason"],
+        failure=_read_failure(story[FAILURE]),
     )
+
+
+def _read_failure(text: str) -> KeptError | None:
+    try:
+        return _decode_failure(text) if text else None
+    except msgspec.MsgspecError:  # of somebody else
+        return None
 
 
 def is_damaged(letter: DeadLetter) -> bool:

@@ -32,6 +32,7 @@ from mainspring.bus.groups.member_choice import MemberChoice
 from mainspring.bus.groups.position import OpenEvent, Position
 from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
 from mainspring.loop import Clock
+from mainspring.telemetry import KeptError, error_keeping
 
 if TYPE_CHECKING:
     from mainspring.bus.groups.delivery import Delivery
@@ -159,10 +160,19 @@ class Group:
             self._delivery.changed(position)
             self.choice.recheck_room(member)
 
-    def nack(self, member: Member, partition: int, offset: int, reason: str, delay_ms: int | None, now: int) -> bool:
+    def nack(
+        self,
+        member: Member,
+        partition: int,
+        offset: int,
+        reason: str,
+        delay_ms: int | None,
+        now: int,
+        failure: BaseException | KeptError | None = None,
+    ) -> bool:
         """Refuse one event; it comes again, after `delay_ms` at the earliest. False: this member does not hold it.
 
-        `delay_ms` None: it does not come again, but is a dead letter.
+        `delay_ms` None: it does not come again, but is a dead letter. `failure` is kept with a dead letter.
         """
         position = self._delivered_position(partition, offset)
         event = member.held.get(partition, {}).get(offset)
@@ -172,6 +182,8 @@ class Group:
         event.reason = reason[:1_000]
         self.end_lease(position, event)
         self.redeliver(position, event, now, delay_ms)
+        if event.dying and failure is not None:
+            event.failure = _kept(failure)
         self.choice.recheck_room(member)
         return True
 
@@ -644,3 +656,7 @@ def _view(partition: int, event: OpenEvent, to_wall: int) -> LeaseView:
     return LeaseView(
         partition, event.offset, state, event.deliveries, until + to_wall if until else 0, event.key, event.reason
     )
+
+
+def _kept(failure: BaseException | KeptError) -> KeptError:
+    return error_keeping.received(failure) if isinstance(failure, KeptError) else error_keeping.keep(failure)

@@ -181,7 +181,7 @@ class LocalSupply:
         group.flush()
 
     def on_members_changed(self, group: Group) -> None:
-        """No other node needs to know."""
+        self._registry.on_members_changed(group)
 
     def on_fetched(self, position: Position, present: Mapping[int, ReadyEvent], start: int, end: int) -> None:
         """The group keeps what it needs."""

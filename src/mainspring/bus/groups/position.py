@@ -34,6 +34,7 @@ from mainspring.bus.names import SEPARATOR
 from mainspring.bus.protocol import json_text
 from mainspring.bus.topics.tail import PartitionTail, ReadyEvent
 from mainspring.log import StoredEvent
+from mainspring.telemetry import KeptError
 
 if TYPE_CHECKING:
     from mainspring.bus.groups.group import Group
@@ -69,6 +70,7 @@ class OpenEvent(msgspec.Struct, eq=False):
     key: str | None = None
     holds_key: bool = False  # later events of its key wait for it
     begun: bool = False  # its member said so
+    failure: KeptError | None = None  # of its last attempt, for its dead letter
 
     def state(self, to_wall: int) -> UnsettledEvent:
         """What is stored of it; `to_wall` is what must be added to a monotonic time to make it epoch ms."""

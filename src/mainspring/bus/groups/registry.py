@@ -15,10 +15,15 @@ is skipped, moving backward never lowers the commit.
 
 A group belongs to the agent whose token made it (`OWNERS`, a record of its own), until it is deleted: others need a
 right on it by name. One that was made where nothing proved who made it belongs to the first who joins it with a token.
+
+A group may be made with a time to live (`TTLS`, a record of its own, stored before the group): it goes when it had no
+member on any node for so long. A restart of the node counts as a use. A group that was made without one is data and
+never gets one.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable
 from contextlib import suppress
 
@@ -35,22 +40,34 @@ from mainspring.bus.quotas import UNLIMITED, Quota
 from mainspring.bus.results import GroupInfo, GroupOffsets, PartitionOffsets
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
+from mainspring.cluster import Role
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, KeptRecord, Log, Refused
+from mainspring.loop import Loop
+
+logger: logging.Logger = logging.getLogger("mainspring.bus")
 
 OWNERS = "group_owners"
+TTLS = "group_ttls"
 
 
 class GroupRegistry:
     """Makes, finds, moves and deletes groups. They are kept with their topics (`Topic.groups`)."""
 
-    def __init__(self, log: Log, topics: TopicRegistry, delivery: Delivery, supply: Supply, audit: Audit) -> None:
+    def __init__(
+        self, log: Log, loop: Loop, topics: TopicRegistry, delivery: Delivery, supply: Supply, audit: Audit, role: Role
+    ) -> None:
+        """`role`: the node that has it deletes the groups whose time is over."""
         self._log = log
+        self._loop = loop
+        self._role = role
         self._topics = topics
         self._delivery = delivery
         self._supply = supply
         self._audit = audit
         self._owners: dict[str, str] = {}  # agents by topic and group
+        self._ttls: dict[str, int] = {}  # ms, by topic and group
+        self._unused_since: dict[str, int] = {}  # of those, the ones without a member
         self._makers: dict[Group, Quota] = {}  # in whose quota a group counts
         self._used_ms: dict[tuple[str, str], int] = {}  # when a group was last seen with a member; epoch ms
         self.has_consumers: bool = False  # functions of this node's own program get events
@@ -59,7 +76,11 @@ class GroupRegistry:
         """Bring back every group as it was stored."""
         async for record in self._log.scan(OWNERS):
             self._owners[record.key] = record.value.decode()
+        async for record in self._log.scan(TTLS):
+            self._ttls[record.key] = int(record.value)
         await self._supply.load(self)
+        for key in self._ttls:
+            self._watch(key)
 
     # -- finding and making
 
@@ -160,12 +181,86 @@ class GroupRegistry:
             self._owners[record.key] = record.value.decode()
 
     async def _forget_owner(self, topic: str, name: str) -> None:
+        """And the time to live."""
         key = _owner_key(topic, name)
-        if key in self._owners:
+        if key in self._owners or key in self._ttls:
             batch = Batch()
             batch.delete(OWNERS, key)
+            batch.delete(TTLS, key)
             await self._log.commit(batch)
             self._owners.pop(key, None)
+            self._ttls.pop(key, None)
+            self._unused_since.pop(key, None)
+
+    # -- groups that go by themselves
+
+    def ttl_of(self, group: Group) -> int:
+        """After how many ms without a member the group goes; 0: it stays."""
+        return self._ttls.get(_owner_key(group.topic.name, group.name), 0)
+
+    async def set_ttl(self, group: Group, ttl_ms: int, *, again: bool = False) -> None:
+        """Let a new group go when it had no member for so long; one that stays is left as it is.
+
+        `again`: it was made with a time to live, and was deleted while a member was about to join it.
+        """
+        key = _owner_key(group.topic.name, group.name)
+        is_new = again or not any(position.stored for position in group.positions.values())
+        if self._ttls.get(key) == ttl_ms or (key not in self._ttls and not is_new):
+            return
+        batch = Batch()
+        batch.put(TTLS, key, b"%d" % ttl_ms)
+        try:
+            await self._log.commit(batch)
+        except MainspringError as error:
+            raise Unavailable(f"the group could not be stored: {error.message}", remedy=error.remedy) from error
+        self._ttls[key] = ttl_ms
+        self._watch(key)
+
+    def on_ttl_changed(self, record: KeptRecord) -> None:
+        """A group got a time to live, or is gone, here or on another node."""
+        if record.version == ABSENT:
+            self._ttls.pop(record.key, None)
+            self._unused_since.pop(record.key, None)
+        else:
+            self._ttls[record.key] = int(record.value)
+            self._watch(record.key)
+
+    def on_members_changed(self, group: Group) -> None:
+        """Members of a group came or went, here or on another node."""
+        if self._ttls:
+            key = _owner_key(group.topic.name, group.name)
+            if key in self._ttls:
+                self._watch(key)
+
+    def _watch(self, key: str) -> None:
+        group = self.find(*key.split(SEPARATOR))
+        if group is not None and self._supply.member_count(group):
+            self._unused_since.pop(key, None)
+        elif key not in self._unused_since:
+            self._unused_since[key] = self._loop.clock.now_ms()
+            self._loop.schedule(self._ttls[key], self._begin_expiry, None, ref=False)
+
+    def _begin_expiry(self, _: None) -> None:
+        if self._role.held and not self._delivery.closed:
+            self._delivery.run(self.end_unused())
+
+    async def end_unused(self) -> None:
+        """Delete the groups that had no member for their time to live."""
+        now = self._loop.clock.now_ms()
+        for key, since in list(self._unused_since.items()):
+            if key not in self._ttls or now - since < self._ttls[key]:
+                continue
+            topic, name = key.split(SEPARATOR)
+            try:
+                if self.find(topic, name) is None:  # its subscriber was gone before it was stored
+                    await self._forget_owner(topic, name)
+                else:
+                    await self.delete(topic, name)
+                    self._audit.did("deleted", None, f"group {name}", topic=topic, reason="its time to live is over")
+            except (Conflict, UnknownGroup):  # somebody has joined, or deleted it
+                self._unused_since.pop(key, None)
+            except MainspringError as error:  # the next round tries again
+                logger.warning("group %r of %r, whose time is over, could not be deleted: %s", name, topic, error)
 
     # -- where a group starts and goes
 
@@ -288,6 +383,7 @@ class GroupRegistry:
             group=group.name,
             members=self._supply.member_count(group),
             partitions={position.partition: self._offsets(position) for position in group.positions.values()},
+            ttl_ms=self.ttl_of(group),
         )
 
     async def offsets(self, topic_name: str) -> list[PartitionOffsets]:

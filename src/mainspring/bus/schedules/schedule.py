@@ -11,6 +11,7 @@ from mainspring.bus.errors import BadFrame
 from mainspring.bus.names import check_name
 from mainspring.bus.protocol import Overlap
 from mainspring.bus.schedules.cron import cron_line
+from mainspring.telemetry import KeptError
 
 LEAST_EVERY_MS: Final = 10
 MOST_EVERY_MS: Final = 2**53
@@ -113,6 +114,7 @@ class LastCall(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, 
     duration_ms: int = 0
     attempt: int = 0
     reason: str = ""
+    failure: KeptError | None = None
 
 
 class ScheduleInfo(Schedule, frozen=True, kw_only=True):

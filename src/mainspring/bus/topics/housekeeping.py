@@ -10,7 +10,7 @@ never used again, and a group whose next event is gone goes on behind the gap.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from mainspring.settings import Settings
 
 if TYPE_CHECKING:
     from mainspring.bus.groups.delivery import Delivery
+    from mainspring.bus.groups.registry import GroupRegistry
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
 
@@ -46,7 +47,7 @@ class Housekeeping:
     settings: Settings
     role: Role
     write_metrics: Callable[[], None]
-    expire_groups: Callable[[int, int], Awaitable[None]]
+    groups: GroupRegistry
 
     def __post_init__(self) -> None:
         self._compaction = Compaction(self.log, self.clock, self.role)
@@ -92,9 +93,10 @@ class Housekeeping:
         self._plan("round", self.settings.retention_interval_ms, self._begin_round)
 
     async def _expire_groups(self) -> None:
+        await self.groups.end_unused()
         if self.settings.group_expiry_ms:
             try:
-                await self.expire_groups(self.clock.wall_ms(), self.settings.group_expiry_ms)
+                await self.groups.expire(self.clock.wall_ms(), self.settings.group_expiry_ms)
             except MainspringError as error:
                 logger.error("groups that nobody uses could not be deleted: %s", error)
 

@@ -95,6 +95,8 @@ def show(
     }
     for name, value in said.items():
         say(f"{name:10} {value}".rstrip())
+    for line in letter.get("failure", {}).get("traceback", "").splitlines():
+        say(safe(line))
     for name, value in letter["headers"].items():
         say(f"{'header':10} {safe(name)}: {safe(value)}")
     for line in msgspec.json.format(msgspec.json.encode(letter["payload"]), indent=2).decode().splitlines():

@@ -63,6 +63,8 @@ def show(name: NameArgument, *, at: NodeOptions) -> None:
     for title, value in said.items():
         if value:
             say(f"{title:10} {safe(value)}")
+    for line in (last or {}).get("failure", {}).get("traceback", "").splitlines():
+        say(safe(line))
 
 
 @app.command()

@@ -107,6 +107,8 @@ def show(task: TaskArgument, call: Annotated[str, typer.Argument(metavar="ID")],
         if name in found:
             text = found[name] if name == "error" else compact(found[name])
             say(f"{'result' if name == 'value' else name:10} {safe(text)}")
+    for line in found.get("failure", {}).get("traceback", "").splitlines():
+        say(safe(line))
 
 
 @dataclass(frozen=True)

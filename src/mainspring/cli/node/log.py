@@ -12,7 +12,6 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Annotated, Any, Literal
@@ -56,9 +55,10 @@ from mainspring.log import (
 )
 from mainspring.log import backup as copy_log
 from mainspring.log import check as check_log
+from mainspring.loop import MonotonicClock
 from mainspring.node import all_readers, check_event
 from mainspring.private_files import open_private, sync_path
-from mainspring.runs.durable import RunStore
+from mainspring.runs.durable import RunListing, RunSelection, RunStore
 from mainspring.settings import without_secrets
 
 FOUND_DAMAGE = 3
@@ -144,7 +144,9 @@ def runs(
         if run_id is not None:
             history = opened(log, store.history(run_id))
         else:
-            found = opened(log, store.runs(**asdict(which), limit=limit))
+            listing = RunListing(log, store, MonotonicClock())
+            wanted = RunSelection(**which.members())
+            found = opened(log, listing.newest(wanted, lambda _: True, limit=limit))
     if run_id is None:
         rows = ({**msgspec.json.decode(msgspec.json.encode(each)), "state": each.state} for each in found)
         list_found(rows, as_json)

@@ -1,8 +1,8 @@
 """`mainspring runs`: look at durable runs, start and steer them, check journals against a changed program.
 
 All ask the running node but `check`, which needs neither node nor log. `mainspring log runs` reads the log of a node
-that does not run. `cancel`, `fail` and `retry` change one run, or all that `--state`, `--program` and `--prefix`
-describe.
+that does not run. `cancel`, `fail`, `retry` and `forget` change one run, or all that `--state`, `--program` and
+`--prefix` describe.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ import msgspec
 import typer
 
 from mainspring.cli.support.messages import WireOptions, data_of
-from mainspring.cli.support.moments import date_text
+from mainspring.cli.support.moments import date_text, moment_ms
+from mainspring.cli.support.node_options import YesOption, confirm
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import CommandFailed, JsonOption, listing, note, safe, say, say_done, say_json
+from mainspring.cli.support.output import CommandFailed, JsonOption, listing, note, safe, say, say_done, say_json, short
 from mainspring.client import NodeRefused
 from mainspring.json_text import JsonRefused, read_value
+from mainspring.loop import MonotonicClock
 from mainspring.runs import History, Runtime
 from mainspring.runs import check as check_histories
 
@@ -39,6 +41,17 @@ class RunFilter:
     state: Annotated[State | None, typer.Option(help="Only runs in this state.")] = None
     program: Annotated[str | None, typer.Option(help="Only runs of this program.")] = None
     prefix: Annotated[str, typer.Option(help="Only ids that start with this.")] = ""
+    text: Annotated[str, typer.Option(help="Only with this text in id, program, error or arguments.")] = ""
+    since: Annotated[str | None, typer.Option(help="Only runs created since: 10m (ago) or a date.")] = None
+    until: Annotated[str | None, typer.Option(help="Only runs created before: 10m (ago) or a date.")] = None
+
+    def members(self) -> dict[str, Any]:
+        """As a message says it; empty: all runs."""
+        wanted: dict[str, Any] = {name: value for name, value in asdict(self).items() if value}
+        for name in ("since", "until"):
+            if name in wanted:
+                wanted[name] = moment_ms(wanted[name], MonotonicClock().wall_ms(), f"--{name}")
+        return wanted
 
 
 WIDEST_VALUE = 60
@@ -57,12 +70,12 @@ def list_runs(
     as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
-    """List durable runs by id, with their state and when they began."""
+    """List durable runs, the newest first, and what each waits for."""
     found: list[dict[str, Any]] = []
     with node.open() as wire:
         while len(found) < limit:
             wanted = min(limit - len(found), _PAGE)
-            asked = {**asdict(which), "after": found[-1]["id"] if found else "", "limit": wanted}
+            asked = {**which.members(), "after": found[-1]["id"] if found else "", "limit": wanted}
             page = data_of(wire.ask("query", "Run.List", asked))["runs"]
             found += page
             if len(page) < wanted:
@@ -74,15 +87,32 @@ def list_found(found: Iterable[dict[str, Any]], as_json: bool) -> None:
     """Runs a line each, and what one waits for, where that is known."""
 
     def cells(run: dict[str, Any]) -> tuple[str, ...]:
-        waits = f"  waits for {run['waitsFor']}" if "waitsFor" in run else ""
-        return run["id"], run["state"], date_text(run["created"]), run["program"] + waits
+        said = f"waits for {_waiting(run)}" if "waitsFor" in run else _error_text(run.get("error"))
+        return run["id"], run["state"], date_text(run["created"]), run["program"], short(said, 80)
 
-    listing(found, as_json, ("id", "state", "since", "program"), cells, empty="no runs")
+    listing(found, as_json, ("id", "state", "since", "program", ""), cells, empty="no runs")
+
+
+def _waiting(run: dict[str, Any]) -> str:
+    until = f" until {date_text(run['waitsUntil'])}" if run.get("waitsUntil") else ""
+    return f"{run['waitsFor']}{until}"
+
+
+def _error_text(error: dict[str, str] | None) -> str:
+    return "" if error is None else f"{error.get('type', '?')}: {error.get('message', '')}"
+
+
+@app.command()
+def count(*, which: RunFilter, as_json: JsonOption = False, node: WireOptions) -> None:
+    """Count durable runs by program and state."""
+    counts = node.ask("Run.Count", which.members(), "query")["counts"]
+    columns = ("program", "state", ">count")
+    listing(counts, as_json, columns, lambda each: (each["program"], each["state"], each["count"]), empty="no runs")
 
 
 @app.command()
 def show(run_id: IdArgument, as_json: JsonOption = False, *, node: WireOptions) -> None:
-    """Show the timeline of a run. Each effect, its answer, when it was performed and how long the answer took.
+    """Show the timeline of a run. Each effect, its answer, its failed attempts, and why the run failed.
 
     With --json the output is what `mainspring runs check` reads.
     """
@@ -92,11 +122,12 @@ def show(run_id: IdArgument, as_json: JsonOption = False, *, node: WireOptions) 
     if as_json:
         say_json(history)
     else:
-        for line in timeline(msgspec.json.decode(msgspec.json.encode(history), type=History), state.get("waitsFor")):
+        found = msgspec.json.decode(msgspec.json.encode(history), type=History)
+        for line in timeline(found, _waiting(state) if "waitsFor" in state else ""):
             say(safe(line))
 
 
-def timeline(history: History, waits_for: str | None = None) -> Iterator[str]:
+def timeline(history: History, waits_for: str = "") -> Iterator[str]:
     """A run for people, and what it waits for, where that is known."""
     run = history.run
     yield f"run {run.id}  {run.program}{bytes(run.args).decode()}  {run.state}"
@@ -112,21 +143,31 @@ def timeline(history: History, waits_for: str | None = None) -> Iterator[str]:
         tried = f" (attempt {entry.attempts})" if entry.attempts else ""
         asked = f"{entry.effect} {_short(entry.args)}{tried}"
         if entry.error is not None:
-            answer = f"failed with {entry.error.get('type', '?')}: {entry.error.get('message', '')}"
+            answer = f"failed with {_error_text(entry.error)}"
         else:
             answer = f"-> {_short(entry.value)}" if entry.answered else "... unanswered"
         yield f"  {index:4}  +{max(0, entry.at - run.created):>9} ms  {entry.ms:>7} ms  {asked}  {answer}"
+        first = entry.attempts - len(entry.failures) + (not entry.answered)
+        for attempt, failed in enumerate(entry.failures, first):
+            yield f"        attempt {attempt} failed {date_text(failed.at)}: {_error_text(failed.error)}"
+        yield from _indented(entry.traceback or (entry.failures[-1].traceback if entry.failures else ""))
     error = run.error or {}
     if bytes(history.progress) != b"null":
         yield f"progress {_short(history.progress)}"
     if run.state == "value":
         yield f"value {_short(run.value)}"
     elif run.state == "failed":
-        yield f"failed with {error.get('type', '?')}: {error.get('message', '')}"
+        yield f"failed with {_error_text(error)}"
+        yield from _indented(run.traceback)
     elif run.state == "blocked":
         yield f"blocked: {error.get('message', '')}"
     elif run.state == "cancelled":
         yield f"cancelled, reason {_short(run.reason)}"
+
+
+def _indented(lines: str) -> Iterator[str]:
+    for line in lines.splitlines():
+        yield f"        {line}"
 
 
 def _short(value: bytes | msgspec.Raw) -> str:
@@ -257,6 +298,35 @@ def retry(
     say_done(answer, as_json, answer["id"])
 
 
+@app.command()
+def forget(
+    run_id: OneArgument = None,
+    before: Annotated[str | None, typer.Option(help="Only runs that ended before: 30d (ago) or a date.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All finished runs.")] = False,
+    yes: YesOption = False,
+    *,
+    which: RunFilter,
+    as_json: JsonOption = False,
+    node: WireOptions,
+) -> None:
+    """Remove a finished run, or all that the options describe, for good.
+
+    Its journal and the finished runs below it go with it; its id can be used again.
+    `mainspring runs forget --state value --before 30d`
+    """
+    if run_id is not None:
+        confirm(f"Remove run {safe(run_id)} for good?", yes)
+        answer = node.ask("Run.Forget", {"id": run_id})
+        say_done({"id": run_id, **answer}, as_json, f"{safe(run_id)} was forgotten")
+        return
+    if which == RunFilter() and before is None and not everything:
+        remedy = "give the ID of one, or --state, --program, --prefix, --before, or --all"
+        raise CommandFailed("say which runs", remedy=remedy)
+    ended = None if before is None else moment_ms(before, MonotonicClock().wall_ms(), "--before")
+    confirm("Remove all finished runs for good?" if everything else "Remove these finished runs for good?", yes)
+    _change_all(node, "forget", "forgotten", which, as_json, endedBefore=ended)
+
+
 def _bulk(
     node: WireOptions,
     action: str,
@@ -265,13 +335,24 @@ def _bulk(
     as_json: bool,
     **more: Any,
 ) -> None:
-    """Change many runs, page by page; says how many, and which could not be changed."""
-    if which.state is None:
+    if not which.members():
         raise CommandFailed("say which runs", remedy="give the ID of one, or --state and, if needed, --program")
+    _change_all(node, action, done, which, as_json, **more)
+
+
+def _change_all(
+    node: WireOptions,
+    action: str,
+    done: str,
+    which: RunFilter,
+    as_json: bool,
+    **more: Any,
+) -> None:
+    """Change many runs, page by page; says how many, and which could not be changed."""
     count, after = 0, ""
     refused: dict[str, str] = {}
     while True:
-        asked = {"action": action, **asdict(which), "after": after, **more}
+        asked = {"action": action, **which.members(), "after": after, **more}
         changed = node.ask("Run.Bulk", asked)
         count += changed["count"]
         refused |= changed["refused"]

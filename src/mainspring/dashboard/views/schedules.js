@@ -144,7 +144,7 @@ class Schedules {
         ["At", h("span", { title: exact(last.atMs), text: moment(last.atMs) })],
         last.result !== "skipped" && ["Took", span(last.durationMs ?? 0)],
         last.attempt > 1 && ["Attempt", String(last.attempt)],
-      ]), last.reason ? h("pre", { text: last.reason }) : null) : null,
+      ]), last.reason ? h("pre", { text: last.failure?.traceback || last.reason }) : null) : null,
       h("section", {}, h("h3", { text: "Payload" }), tree(row.payload ?? null)),
     ];
   }

@@ -227,7 +227,7 @@ class Calls {
         call.offset && ["Event", h("a", { href: to(["events"], { topic: call.topic, partition: call.partition || "", offset: call.offset }), text: `${call.topic} ${call.partition}:${call.offset}` })],
         call.letter && ["Dead letter", h("a", { href: to(["deadletters", call.topic]), text: `${call.topic} ${call.letter}` })],
       ]), h("div", { class: "acts" }, acts)),
-      call.error ? h("section", {}, h("h3", { text: OPEN.includes(call.state) ? "Last error" : "Error" }), h("pre", { text: call.error })) : null,
+      call.error ? h("section", {}, h("h3", { text: OPEN.includes(call.state) ? "Last error" : "Error" }), h("pre", { text: call.failure?.traceback || call.error })) : null,
       call.value === undefined ? null : h("section", {}, h("h3", { text: "Result" }), tree(call.value)),
       call.progress === undefined ? null : h("section", {}, h("h3", { text: "Progress" }), tree(call.progress)),
       h("section", {}, h("h3", { text: "Arguments" }), tree(call.args ?? []), call.kwargs ? tree(call.kwargs) : null),

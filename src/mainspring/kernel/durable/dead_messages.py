@@ -24,6 +24,7 @@ from mainspring.kernel.mail import KeptOrigin, Mail
 from mainspring.log import Batch, Log
 from mainspring.loop import BackgroundTasks
 from mainspring.message import Message
+from mainspring.telemetry import KeptError
 
 if TYPE_CHECKING:
     from mainspring.kernel.exchange import Exchange
@@ -49,6 +50,7 @@ class DeadMessage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     code: int = 0
     text: str = ""
     capability: str = ""
+    failure: KeptError | None = None  # the exception of its handler
 
 
 _encode = msgspec.json.Encoder().encode
@@ -85,7 +87,10 @@ class DeadMessages:
 
     def _add(self, message: Message, error: Message, reason: Reason) -> None:
         now = self._exchange.clock.wall_ms()
-        self._write(f"{now:015d}-{self._exchange.ids()}", _letter("", now, reason, message, error))
+        self._write(
+            f"{now:015d}-{self._exchange.ids()}",
+            _letter("", now, reason, message, error, self._exchange.failure_of(error)),
+        )
 
     def _write(self, id: str, letter: DeadMessage | None) -> None:
         if letter is not None:
@@ -209,14 +214,19 @@ class DeadMessages:
         elif outcome.type != faults.SHUTTING_DOWN:
             now = self._exchange.clock.wall_ms()
             self._sent_back.discard(letter.id)
-            self._write(letter.id, _letter(letter.id, now, letter.reason, letter.message, outcome))
+            self._write(
+                letter.id,
+                _letter(letter.id, now, letter.reason, letter.message, outcome, self._exchange.failure_of(outcome)),
+            )
 
     def _forget(self, id: str) -> None:
         self._sent_back.discard(id)
         self._write(id, None)
 
 
-def _letter(id: str, at: int, reason: Reason, message: Message, error: Message) -> DeadMessage:
+def _letter(
+    id: str, at: int, reason: Reason, message: Message, error: Message, failure: KeptError | None
+) -> DeadMessage:
     data: Any = error.data if isinstance(error.data, dict) else {}
     code, text = data.get("code", 0), str(data.get("message", ""))
-    return DeadMessage(id, at, reason, message, error.type, code, text, str(data.get("capabilityId", "")))
+    return DeadMessage(id, at, reason, message, error.type, code, text, str(data.get("capabilityId", "")), failure)

@@ -33,7 +33,7 @@ from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, pa
 from mainspring.kernel.processes.locate import find_handler, find_spawn, names_of
 from mainspring.loop import HandlerThreads, Loop, MonotonicClock, pause, resolve
 from mainspring.message import Message, Metadata, NotEncodable, Retry, counted_ids, encode_data, parse
-from mainspring.telemetry import TRACEPARENT, handling, tracing, write_lines
+from mainspring.telemetry import TRACEPARENT, error_keeping, handling, tracing, write_lines
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
@@ -133,6 +133,7 @@ class HandlerHost:
         except BaseException as error:
             logger.error("%s %s %s failed", message.kind, message.type, message.id, exc_info=error)
             answer.op, answer.text = "crash", text_of(error)
+            answer.raw = msgspec.json.encode(error_keeping.keep(error))
         self._port.send(answer)
 
     async def _run(self, contract: Contract, message: Message, answer: ProcessFrame) -> None:

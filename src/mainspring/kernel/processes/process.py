@@ -29,7 +29,7 @@ from mainspring.kernel.supervisor import HandlerSlot
 from mainspring.kernel.workers import WorkerSlot
 from mainspring.loop import BackgroundTasks, reject, resolve
 from mainspring.message import Message, encode_data, encode_line
-from mainspring.telemetry import handling, lines_written
+from mainspring.telemetry import KeptError, handling, lines_written
 
 if TYPE_CHECKING:
     from mainspring.kernel.kernel import Kernel
@@ -43,6 +43,10 @@ class ProcessEnded(RemoteError):
 
 class RemoteCrash(RemoteError):
     """A handler raised in the actor's process; the text is that exception's."""
+
+    def __init__(self, text: str, kept: KeptError) -> None:
+        super().__init__(text)
+        self.kept = kept
 
 
 def job_for(capability: Capability, kernel: Kernel) -> Job:
@@ -154,7 +158,7 @@ class ProcessActor(HandlerActor):
         if frame.op == "fault":
             raise BadOutput(frame.text)
         if frame.op == "crash":
-            raise RemoteCrash(frame.text)
+            raise RemoteCrash(frame.text, msgspec.json.decode(frame.raw, type=KeptError))
         if frame.amount is not None:
             self._process_slot.kernel.blobs.plan(int(frame.amount))
         return msgspec.Raw(frame.raw)
@@ -287,7 +291,7 @@ class ProcessWorker(EventListeners):
         if frame.op == "said":
             self.dispatch_event(MessageEvent(msgspec.json.decode(frame.raw)))
         elif frame.op == "error":
-            self.dispatch_event(ErrorEvent(RemoteCrash(frame.text), frame.text))
+            self.dispatch_event(ErrorEvent(RemoteError(frame.text), frame.text))
 
     def _on_gone(self, text: str) -> None:
         self.dispatch_event(ErrorEvent(ProcessEnded(text), text))

@@ -5,6 +5,7 @@
 - `state`: the journal of one run: replay, answers, the end
 - `records`: what is in the log, and how a journal is compared with a program
 - `store`: reading runs: one, many, and everything needed to go on with them
+- `listing`: runs for people: the newest first, counted, and what each waits for
 - `writer`: gathers the writes of all runs into few commits
 - `signals`: signals and requests to cancel, fail or retry, through the log
 - `questions`: queries and updates of live runs
@@ -14,6 +15,7 @@
 - `replay_check`: whether the program of today fits the journals of yesterday
 """
 
+from mainspring.runs.durable.listing import RunListing, RunSelection
 from mainspring.runs.durable.records import (
     JOURNAL,
     JOURNAL_READERS,
@@ -39,6 +41,8 @@ __all__ = [
     "RUNS",
     "SIGNALS",
     "UPDATES",
+    "RunListing",
+    "RunSelection",
     "RunStore",
     "check_id",
     "ended_runs",

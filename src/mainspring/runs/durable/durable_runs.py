@@ -21,10 +21,12 @@ from mainspring.log import ABSENT, Batch, KeptRecord, Log, Operation, Refused
 from mainspring.loop import BackgroundTasks, Clock, resolve
 from mainspring.runs.cluster.ownership import Ownership, SharedOwnership
 from mainspring.runs.durable.blocked import BlockedRuns, Keep
-from mainspring.runs.durable.operations import fork, retry
+from mainspring.runs.durable.listing import RunListing
+from mainspring.runs.durable.operations import forget, fork, retry
 from mainspring.runs.durable.questions import Questions
 from mainspring.runs.durable.records import (
     BLOCKED,
+    RUNNING,
     RUNS,
     UNFINISHED,
     RunRecord,
@@ -84,6 +86,7 @@ class DurableRuns:
             Ownership(self, node, RunStore(log)) if cluster is None else SharedOwnership(self, cluster)
         )
         self.store: RunStore = self.ownership.store
+        self.listing: RunListing = RunListing(log, self.store, self.clock)
         self.signals: DurableSignals = DurableSignals(self, mailboxes, runs, early_signal_ms)
         self.starting: Starting = Starting(self, runs)
         self.blocked: BlockedRuns = BlockedRuns(self)
@@ -371,6 +374,13 @@ class DurableRuns:
         is_here = record.program in self.programs
         return record.outcome(return_type(self.programs.get(record.program)) if is_here else Any)
 
+    async def waits(self, record: RunRecord) -> tuple[str, int | None]:
+        """What a run waits for, and until when (epoch ms); "" when it is over, or nothing is known."""
+        missing = self.ownership.waits_for(record)
+        if missing or record.state != RUNNING:
+            return missing, None
+        return await self.listing.waits(record, self._runs.get(record.id))
+
     async def history(self, run_id: str) -> History:
         """A run and its journal."""
         return await self.store.history(run_id)
@@ -460,6 +470,10 @@ class DurableRuns:
     async def fork(self, run_id: str, at: int, new_id: str | None = None) -> Run[Any]:
         """A new run of the same program and arguments that begins with the first `at` answers of another."""
         return await fork(self, run_id, at, new_id)
+
+    async def forget(self, run_id: str) -> int:
+        """Remove a finished run, its journal and the finished runs below it; how many. Its id can be used again."""
+        return await forget(self, run_id)
 
     # -- writing
 

@@ -1,4 +1,4 @@
-"""What people do to durable runs: try a failed one again, and branch off from an old one.
+"""What people do to durable runs: try a failed one again, branch off from an old one, forget what is over.
 
 A retry keeps the journal: what was answered stays answered, the effect that failed is performed again, and the program
 may have been repaired meanwhile. Children whose end was the run's own end are tried again with it: else a run that
@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mainspring.log import ABSENT, Delete, Operation, Put
+from mainspring.log import ABSENT, Delete, Operation, Put, Refused
 from mainspring.runs.durable.records import (
     DONE,
     JOURNAL,
     LIVE,
     RUNS,
+    UNFINISHED,
     UPDATES,
     JournaledEffect,
     RunRecord,
@@ -51,6 +52,7 @@ async def retry(durable: DurableRuns, run_id: str, keep: Keep) -> Run[Any]:
         raise NotFinished(
             f"run {run_id} is {record.state}", remedy="only failed, cancelled and blocked runs are retried"
         )
+    _check_whole(record)
     if keep == "fitting":
         raise NotFinished(f"run {run_id} is {record.state}, not blocked", remedy="retry it with its whole journal")
     if keep == "nothing":
@@ -91,7 +93,7 @@ async def _forget_failure(durable: DurableRuns, run_id: str) -> list[Operation]:
     if last.answered:
         return [Delete(JOURNAL, entry_key(run_id, index))]
     key = (note_key if durable.ownership.keeps_notes_apart else entry_key)(run_id, index)
-    return [Put(JOURNAL, key, encode_record(msgspec.structs.replace(last, attempts=0)))]
+    return [Put(JOURNAL, key, encode_record(msgspec.structs.replace(last, attempts=0, failures=[])))]
 
 
 def _once_more(durable: DurableRuns, record: RunRecord) -> RunRecord:
@@ -157,6 +159,7 @@ def _joined(journal: Iterable[JournaledEffect]) -> set[str]:
 async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -> Run[Any]:
     """Start a new run with the first answers of another, and with what its children had given by then."""
     history = await durable.store.history(run_id)
+    _check_whole(history.run)
     known = [entry for entry in history.journal if entry.answered]
     if not 0 <= at <= len(known):
         raise RunError(f"run {run_id} has {len(known)} answered effects, not {at}", remedy="choose a step it took")
@@ -202,3 +205,22 @@ def _copied(child: RunRecord, new_parent: str) -> list[Operation]:
         child, id=child_id(new_parent, number), parent=new_parent, has_children=False, forked_from=child.id
     )
     return [Put(RUNS, copy.id, encode_record(copy), ABSENT), Put(DONE, done_key(copy.updated, copy.id), b"null")]
+
+
+def _check_whole(record: RunRecord) -> None:
+    if record.forgotten:
+        raise NotFinished(f"run {record.id} is being forgotten", remedy="start a new run")
+
+
+async def forget(durable: DurableRuns, run_id: str) -> int:
+    """Remove a finished run, what it left, and the finished runs below it; how many runs."""
+    record = await durable.store.record(run_id)
+    if record.state in UNFINISHED:
+        raise RunConflict(f"run {run_id} is {record.state}", remedy="cancel it first")
+    below = [child.id async for child, _ in durable.store.ended_below(run_id)]
+    try:
+        if not await durable.store.forget(run_id):
+            raise RunConflict(f"run {run_id} belongs to {record.parent}, which is not over", remedy="cancel that first")
+        return 1 + sum([await durable.store.forget(child) for child in below])
+    except Refused:
+        raise RunConflict(f"run {run_id} changed meanwhile", remedy="look at it again") from None

@@ -30,6 +30,7 @@ from mainspring.log import ABSENT, Change, Guard, Operation, Put, Reader
 from mainspring.runs.errors import BadRunId, ReplayMismatch
 from mainspring.runs.run import Cancelled, Failed, Outcome, Value
 from mainspring.runs.values import NULL, Raw, decode, error_fields, reason_json, stored_failure
+from mainspring.telemetry import error_keeping
 
 RUNS: Final = "runs"
 LIVE: Final = "runs/live"
@@ -50,6 +51,7 @@ UNFINISHED: Final = (RUNNING, BLOCKED)
 _INDEX_DIGITS: Final = 8
 _TIME_DIGITS: Final = 15
 _LONGEST_ID: Final = 200
+MOST_FAILURES: Final = 5  # failed attempts at one effect that are kept
 _FORBIDDEN: Final = frozenset("#~")  # they separate an id from an index and from the number of a child
 
 
@@ -64,6 +66,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     updated: int = 0
     value: Raw = NULL  # of a run that ended with a value
     error: dict[str, str] | None = None  # type, message and code of one that failed, or why it is blocked
+    traceback: str = ""  # of one that failed
     reason: Raw = NULL  # of one that was cancelled
     ended_with: str | None = None  # and the run that took it along, or ""; None: a former version did not say
     owner: str | None = None  # the node that executes it, while it is unfinished
@@ -76,6 +79,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
     forked_from: str | None = None
     forked_at: int | None = None
     retries: int = 0
+    forgotten: bool = False  # its journal is being removed, in steps
     causation: str | None = None  # the message that was being handled when it was started
     correlation: str | None = None  # and its conversation
     traceparent: str | None = None  # and its span
@@ -97,6 +101,14 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
         return None
 
 
+class FailedAttempt(msgspec.Struct, omit_defaults=True):
+    """An attempt at an effect that failed and was followed by another one."""
+
+    at: int  # epoch ms when it failed
+    error: dict[str, str]
+    traceback: str = ""
+
+
 class JournaledEffect(msgspec.Struct, omit_defaults=True, kw_only=True):
     """One effect of a run: its name and arguments, and the answer once there is one."""
 
@@ -105,11 +117,13 @@ class JournaledEffect(msgspec.Struct, omit_defaults=True, kw_only=True):
     answered: bool = False
     value: Raw = NULL
     error: dict[str, str] | None = None  # instead of a value: how it failed, and what was raised in the program
+    traceback: str = ""  # of that failure
     note: Raw = NULL  # what the handler remembered for itself
     at: int = 0  # epoch ms when it was performed
     ms: int = 0  # how long the answer took
     attempts: int = 0  # at this effect that failed or were begun, where they are counted
     begun: int = 0  # how often the last of them was begun again because a process had ended
+    failures: list[FailedAttempt] = []  # the last attempts that failed, before the one that `error` is of
 
 
 class EarlySignals(msgspec.Struct):
@@ -200,11 +214,12 @@ def beginning(record: RunRecord) -> list[Operation]:
 
 def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int, ended_with: str) -> None:
     """Write the outcome into the record. `value` is the encoded value of a Value; `ended_with` is for a Cancelled."""
-    record.updated, record.owner, record.epoch, record.error = wall_ms, None, 0, None
+    record.updated, record.owner, record.epoch, record.error, record.traceback = wall_ms, None, 0, None, ""
     if isinstance(outcome, Value):
         record.state, record.value = "value", Raw(value)
     elif isinstance(outcome, Failed):
         record.state, record.error = "failed", error_fields(outcome.error)
+        record.traceback = error_keeping.traceback(outcome.error)
     else:
         record.state, record.reason, record.ended_with = "cancelled", reason_json(outcome.reason), ended_with
 

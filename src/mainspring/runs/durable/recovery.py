@@ -13,8 +13,8 @@ has outlived its parent rightfully and goes on; it belongs to the root of its tr
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from mainspring.log import LogUnavailable, Refused
 from mainspring.loop import BackgroundTasks
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("mainspring.runs")
 
+FORGOTTEN_AT_ONCE: Final = 100  # runs whose time is up that one pass removes
+NEXT_STEP_MS: Final = 50  # until the next pass, while there are more
+
 
 class RunRecovery:
     """Continuous recovery and retention. `start` once, `stop` once."""
@@ -41,6 +44,8 @@ class RunRecovery:
         self._running = False
         self._timer: int | None = None
         self._tasks = BackgroundTasks(logger, "recovery of runs")
+        self._forgotten_up_to = ""  # the mark of the last old run that was looked at, while there may be more
+        self.on_forgotten: list[Callable[[int], object]] = []  # called with how many old runs were removed
         self._look_again = True  # whether there may be a run that this node should execute and does not
         durable.programs.on_new.append(lambda name: self.look_again())
 
@@ -79,7 +84,8 @@ class RunRecovery:
 
     def _plan(self) -> None:
         if self._running and self._timer is None:
-            self._timer = self._scheduler.timer(self._recovery_ms, self._begin)
+            wait_ms = NEXT_STEP_MS if self._forgotten_up_to else self._recovery_ms
+            self._timer = self._scheduler.timer(wait_ms, self._begin)
 
     def _begin(self) -> None:
         self._timer = None
@@ -120,8 +126,17 @@ class RunRecovery:
         if self._retention_ms is None:
             return
         before = self._durable.clock.wall_ms() - self._retention_ms
-        async for mark, run_id in self._durable.store.ended_before(before):
-            await self._durable.store.forget(mark, run_id, guard)
+        store, looked_at, forgotten = self._durable.store, 0, 0
+        after, self._forgotten_up_to = self._forgotten_up_to, ""
+        async for mark, run_id in store.ended_before(before, after):
+            forgotten += await store.forget_old(mark, run_id, guard)
+            looked_at += 1
+            if looked_at == FORGOTTEN_AT_ONCE:  # the rest in the next pass: runs that are to go on come first
+                self._forgotten_up_to = mark
+                break
+        if forgotten:
+            for listener in self.on_forgotten:
+                listener(forgotten)
 
 
 # -- runs whose parent is over

@@ -28,9 +28,11 @@ from mainspring.runs.durable.records import (
     DONE,
     JOURNAL,
     LIVE,
+    MOST_FAILURES,
     PROGRESS,
     RUNS,
     SIGNALS,
+    FailedAttempt,
     JournaledEffect,
     RunRecord,
     done_key,
@@ -45,7 +47,8 @@ from mainspring.runs.effects import GroupEnd, Join, Until, Version, answer_type,
 from mainspring.runs.errors import HandlerDied, ReplayMismatch, TakenOver, Unserialisable
 from mainspring.runs.run import FAILURE, RESUME, VALUE, Failed, Outcome, Run, Value
 from mainspring.runs.tree import Family, family_of
-from mainspring.runs.values import NULL, Raw, decode, encode, usable
+from mainspring.runs.values import NULL, Raw, decode, encode, error_fields, usable
+from mainspring.telemetry import error_keeping
 
 if TYPE_CHECKING:
     from mainspring.runs.cluster.ownership import Ownership
@@ -77,6 +80,7 @@ class DurableState:
         "_begun",
         "_consumed",
         "_effect",
+        "_failures",
         "_has_note_row",
         "_ownership",
         "_run",
@@ -139,6 +143,7 @@ class DurableState:
         self._begun = 0  # how often the effect was begun again because a process had ended
         self._consumed: list[Operation] = []
         self._effect: type = object
+        self._failures: list[FailedAttempt] = []  # of the effect that is being performed
         self._args = b""
         self._at = -1  # epoch ms when the effect was performed, once that is known
         self._value = b"null"
@@ -173,7 +178,7 @@ class DurableState:
     def _noted(self, attempts: int) -> Put:
         """What is known of an effect before it is answered."""
         entry = JournaledEffect(effect=self._effect.__name__, args=Raw(self._args), note=self.note, at=self._at)
-        entry.attempts, entry.begun = attempts, self._begun
+        entry.attempts, entry.begun, entry.failures = attempts, self._begun, self._failures
         self._has_note_row = self._ownership.keeps_notes_apart
         key = (note_key if self._has_note_row else entry_key)(self._run.id, self.position)
         return Put(JOURNAL, key, encode_record(entry))
@@ -183,8 +188,19 @@ class DurableState:
         if not self.replaying:
             self._writer.note(Put(PROGRESS, self._run.id, encode(value, "progress")))
 
-    def attempt_failed(self) -> None:
+    def pending(self, performing: bool) -> JournaledEffect | None:
+        """The effect whose answer is awaited, as the journal would have it."""
+        if not performing or self.replaying or self._at < 0:
+            return None
+        args = Raw(self._args)
+        return JournaledEffect(
+            effect=self._effect.__name__, args=args, note=self.note, at=self._at, attempts=self.attempt - 1
+        )
+
+    def attempt_failed(self, error: Exception) -> None:
         """Another attempt follows; a restart meanwhile does not begin with the first."""
+        failed = FailedAttempt(self._scheduler.clock.wall_ms(), error_fields(error), error_keeping.traceback(error))
+        self._failures = [*self._failures[1 - MOST_FAILURES :], failed]
         self._begun, self.counted = 0, False
         self._writer.note(self._noted(self.attempt))
         self.attempt += 1
@@ -290,7 +306,7 @@ class DurableState:
             return True
         if not entry.answered:
             self.note, self._at, self.attempt = entry.note, entry.at, entry.attempts + 1
-            self._begun = entry.begun
+            self._begun, self._failures = entry.begun, entry.failures
             self._has_note_row = self._ownership.keeps_notes_apart
             return False
         if self.updates is not None:
@@ -375,6 +391,7 @@ class DurableState:
     def begin_anew(self) -> None:
         """Forget what the last execution did: the program is executed again from its first step."""
         self.position, self.attempt, self.note, self.misfit, self.answering = 0, 1, NULL, None, None
+        self._failures = []
         self._batch, self._consumed, self._versions, self._has_note_row = None, [], None, False
         self.after_commit.clear()
         family = self._run.family
@@ -402,10 +419,11 @@ class DurableState:
         )
         self._store(entry, value)
 
-    def effect_failed(self, effect: str, fields: dict[str, str]) -> None:
+    def effect_failed(self, effect: str, fields: dict[str, str], traceback: str) -> None:
         """Write a failure down, then raise it in the program. What the handler wanted to write goes with it."""
         self.forget_writes()
         entry = JournaledEffect(effect=self._effect.__name__, args=Raw(self._args), answered=True, error=fields)
+        entry.traceback = traceback
         entry.at, entry.ms = self._at, max(0, self._scheduler.clock.wall_ms() - self._at)
         self._store(entry, self._scheduler.to_raise(self._run, effect, fields))
 
@@ -413,7 +431,7 @@ class DurableState:
         """Write the entry of this effect; the run goes on with `answer` when it is stored."""
         run = self._run
         if self.attempt > 1:
-            entry.attempts = self.attempt
+            entry.attempts, entry.failures, self._failures = self.attempt, self._failures, []
         key = entry_key(run.id, self.position)
         if self._batch is None and not self._consumed:
             self._writer.answer(Put(JOURNAL, key, encode_record(entry)), run, answer)

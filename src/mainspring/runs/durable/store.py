@@ -13,7 +13,20 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.log import ABSENT, ANY_VERSION, Batch, DamagedRecord, Delete, Guard, Log, Record, Refused
+from mainspring.log import (
+    ABSENT,
+    ANY_VERSION,
+    Batch,
+    DamagedRecord,
+    Delete,
+    Guard,
+    Log,
+    Operation,
+    Put,
+    Receipt,
+    Record,
+    Refused,
+)
 from mainspring.runs.durable.records import (
     DONE,
     JOURNAL,
@@ -32,12 +45,15 @@ from mainspring.runs.durable.records import (
     decode_entry,
     decode_record,
     done_key,
+    encode_record,
 )
 from mainspring.runs.errors import UnknownRun
 from mainspring.runs.values import NULL, Raw
 
 DAMAGED: Final = b"\xff"  # stands for a value whose bytes are not what was written
 CHILD_MARK: Final = child_id("", 0)[:-1]
+REMOVED_AT_ONCE: Final = 1_000  # records of one commit, which all writers behind it wait for
+AddGuard = Callable[[Batch], None]
 _PATIENCE: Final = 64  # rows of others that are read before jumping to the next wanted run
 
 
@@ -241,34 +257,56 @@ class RunStore:
 
     # -- forgetting
 
-    async def ended_before(self, wall_ms: int) -> AsyncIterator[tuple[str, str]]:
-        """Finished runs, the oldest first: the key of their mark, and their id."""
-        async for mark in self._log.scan(DONE):
+    async def ended_before(self, wall_ms: int, after: str = "") -> AsyncIterator[tuple[str, str]]:
+        """Finished runs, the oldest first, behind the mark `after`: the key of their mark, and their id."""
+        async for mark in self._log.scan(DONE, "", after):
             ended, run_id = mark.key.split("#", 1)
             if int(ended) >= wall_ms:
                 return
             yield mark.key, run_id
 
-    async def forget(self, mark: str, run_id: str, guard: Callable[[Batch], None] = lambda _: None) -> None:
-        """Remove a finished run and all it left; a mark of a run that went on meanwhile is only removed itself.
+    async def forget_old(self, mark: str, run_id: str, guard: AddGuard) -> bool:
+        """Remove the run of a mark; whether it was. A mark of a run that went on meanwhile is only removed itself."""
+        found = await self._log.get(RUNS, run_id)
+        if found is None or mark != done_key(decode_record(found.value).updated, run_id):
+            batch = Batch()
+            guard(batch)
+            batch.delete(DONE, mark)
+            await self._log.commit(batch)
+            return False
+        return await self.forget(run_id, guard)
+
+    async def forget(self, run_id: str, guard: AddGuard = lambda _: None) -> bool:
+        """Remove a finished run and all it left; False when it is not there, or not to be removed.
 
         A child stays as long as its parent is unfinished: a parent that is executed again must find it, or it would do
-        its work a second time.
+        its work a second time. A long journal goes in steps, so that nobody waits for it; the run cannot be retried
+        from the first of them on. Raises Refused when the run changes meanwhile.
         """
+        found = await self._log.get(RUNS, run_id)
+        if found is None:
+            return False
+        record, version = decode_record(found.value), found.version
+        if record.parent is not None and await self._log.get(LIVE, record.parent) is not None:
+            return False
+        left: list[Operation] = [Delete(PROGRESS, run_id)]
+        for space in (JOURNAL, SIGNALS, UPDATES):
+            left += [Delete(space, entry.key) async for entry in self.rows(space, f"{run_id}#")]
+        if len(left) > REMOVED_AT_ONCE:
+            forgotten = encode_record(msgspec.structs.replace(record, forgotten=True))
+            version = (await self._remove([Put(RUNS, run_id, forgotten, version)], guard)).versions[0]
+        while len(left) > REMOVED_AT_ONCE:
+            await self._remove([Guard(RUNS, run_id, version), *left[-REMOVED_AT_ONCE:]], guard)
+            del left[-REMOVED_AT_ONCE:]
+        mark = Delete(DONE, done_key(record.updated, run_id))
+        await self._remove([Delete(RUNS, run_id, version), mark, *left], guard)
+        return True
+
+    async def _remove(self, operations: list[Operation], guard: AddGuard) -> Receipt:
         batch = Batch()
         guard(batch)
-        batch.operations.append(Delete(DONE, mark))
-        found = await self._log.get(RUNS, run_id)
-        record = None if found is None else decode_record(found.value)
-        if record is not None and record.parent is not None and await self._log.get(LIVE, record.parent) is not None:
-            return
-        if found is not None and record is not None and mark == done_key(record.updated, run_id):
-            batch.delete(RUNS, run_id, expect=found.version)
-            batch.delete(PROGRESS, run_id)
-            for space in (JOURNAL, SIGNALS, UPDATES):
-                async for entry in self.rows(space, f"{run_id}#"):
-                    batch.delete(space, entry.key)
-        await self._log.commit(batch)
+        batch.operations.extend(operations)
+        return await self._log.commit(batch)
 
 
 class SharedRunStore(RunStore):

@@ -133,6 +133,13 @@ def read_presence(key: str, value: bytes) -> None:
     decode_presence(value)
 
 
+def read_ttl(key: str, value: bytes) -> None:
+    """Raise where a record does not say how long a group stays without members."""
+    key.index(SEPARATOR)
+    if int(value) < 1:
+        raise ValueError("it is no time to live")
+
+
 def read_owner(key: str, value: bytes) -> None:
     """Raise where a record does not say whose a group is."""
     key.index(SEPARATOR)

@@ -226,6 +226,7 @@ class SharedSupply:
         group = self._registry.find(topic, name)
         if group is not None:
             self._topics.apply(group.topic, group)
+            self._registry.on_members_changed(group)
             self._delivery.wake(group)
 
     def _on_commit_shown(self) -> None:

@@ -161,8 +161,7 @@ async def drop(call: Call) -> dict[str, Any]:
     wanted = decode_body(DropBody, await _change(call))
     if wanted == DropBody():
         raise BadFrame("which dead letters?", remedy='give offsets or a filter, or {"all": true} for all of the topic')
-    count = await call.bus.dead_letters.drop(call.topic, wanted)
-    call.audit("deleted", f"{count} dead letters", topic=call.topic)
+    count = await call.bus.drop_dead_letters(call.topic, wanted, agent=call.caller)
     return {"topic": call.topic, "count": count}
 
 

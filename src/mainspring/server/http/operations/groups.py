@@ -32,7 +32,10 @@ class GroupPartition(msgspec.Struct, frozen=True):
 
 
 class GroupStatus(msgspec.Struct, frozen=True):
-    """A group of a topic: how many connections it has now, and where it stands."""
+    """A group of a topic: how many connections it has now, and where it stands.
+
+    `ttlMs`: it goes when it had no member for so long; 0: it stays.
+    """
 
     topic: str
     group: str
@@ -40,6 +43,7 @@ class GroupStatus(msgspec.Struct, frozen=True):
     lag: int
     inflight: int
     partitions: list[GroupPartition]
+    ttlMs: int = 0
 
 
 GroupListing: type = described("GroupListing", "Groups by topic and name.", groups=list[GroupStatus])
@@ -61,7 +65,7 @@ def _status(info: GroupInfo) -> GroupStatus:
         for number, offsets in sorted(info.partitions.items())
     ]
     lag, inflight = sum(each.lag for each in partitions), sum(each.inflight for each in partitions)
-    return GroupStatus(info.topic, info.group, info.members, lag, inflight, partitions)
+    return GroupStatus(info.topic, info.group, info.members, lag, inflight, partitions, info.ttl_ms)
 
 
 @operation(
@@ -118,8 +122,7 @@ async def delete_group(call: Call) -> web.Response:
     """Forget a group that has no members."""
     group = call.request.match_info["group"]
     await call.bus.access.check_group(call.topic, call.caller, group)
-    await call.bus.groups.delete(call.topic, group)
-    call.audit("deleted", f"group {group}", topic=call.topic)
+    await call.bus.delete_group(call.topic, group, agent=call.caller)
     return web.Response(status=204)
 
 
