@@ -126,6 +126,7 @@ class CallFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             raise BadFrame("which calls?", remedy="give ids or a filter, or all: true for all of the task")
 
     def fits(self, id: str, created: int, error: str) -> bool:
+        """Whether a call is what the members other than `limit` ask for."""
         return (
             (self.ids is None or id in self.ids)
             and (self.error is None or self.error in error)

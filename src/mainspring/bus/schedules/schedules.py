@@ -656,7 +656,7 @@ def _former_owner(schedule: Schedule) -> str | None:
 
 def _known(name: str, schedule: Schedule | None) -> Schedule:
     if schedule is None:
-        raise UnknownSchedule(f"there is no schedule {name!r}", remedy="GET /schedules lists the schedules there are")
+        raise UnknownSchedule(f"there is no schedule {name!r}", remedy="`mainspring schedules list` shows them")
     return schedule
 
 
