@@ -53,6 +53,10 @@ export function hourMinute(ms) {
   return clock.format(new Date(ms)).slice(0, 5);
 }
 
+export function dayOf(ms) {
+  return day.format(new Date(ms));
+}
+
 /** ISO time, for copying and for titles. */
 export function exact(ms) {
   return new Date(ms).toISOString();

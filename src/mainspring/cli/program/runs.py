@@ -31,7 +31,7 @@ app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a run.")]
 
 OneArgument = Annotated[str | None, typer.Argument(metavar="[ID]", help="The id of a run; or say which with --state.")]
-State = Literal["running", "blocked", "value", "failed", "cancelled"]
+State = Literal["running", "blocked", "done", "failed", "cancelled"]
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def timeline(history: History, waits_for: str = "") -> Iterator[str]:
     error = run.error or {}
     if bytes(history.progress) != b"null":
         yield f"progress {_short(history.progress)}"
-    if run.state == "value":
+    if run.state == "done":
         yield f"value {_short(run.value)}"
     elif run.state == "failed":
         yield f"failed with {_error_text(error)}"
@@ -324,7 +324,7 @@ def forget(
     """Remove a finished run, or all that the options describe, for good.
 
     Its journal and the finished runs below it go with it; its id can be used again.
-    `mainspring runs forget --state value --before 30d`
+    `mainspring runs forget --state done --before 30d`
     """
     if run_id is not None:
         confirm(f"Remove run {safe(run_id)} for good?", yes)

@@ -33,6 +33,7 @@ from mainspring.server.http.operations import (
     node,
     schedules,
     schemas,
+    status,
     tasks,
     topics,
 )
@@ -51,7 +52,7 @@ async def show_openapi(_: Call) -> bytes:
     return openapi_text()
 
 
-_MODULES: Final = (topics, events, groups, dead_letters, schedules, tasks, schemas, messages, node)
+_MODULES: Final = (topics, events, groups, dead_letters, schedules, tasks, schemas, messages, node, status)
 OPERATIONS: Final = tuple(operation for module in _MODULES for operation in module.operation)
 
 
