@@ -13,6 +13,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -300,6 +301,14 @@ def without_secrets(address: str) -> str:
     host, slash, path = place.partition("/")
     kept = (option for option in options.split("&") if option.partition("=")[0].lower() not in _SECRET_OPTIONS)
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}{question}{'&'.join(kept)}".rstrip("?")
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host is this machine itself, for certain."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def environment_name(item: Field[Any]) -> str:

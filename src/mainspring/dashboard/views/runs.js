@@ -7,8 +7,7 @@ import { Grid } from "../grid.js";
 import { tree } from "../json.js";
 import { note, to } from "../router.js";
 
-const STATES = { running: "info", waiting: "warn", blocked: "bad", value: "good", failed: "bad", cancelled: "warn" };
-const WORDS = { value: "done" };
+const STATES = { running: "info", waiting: "warn", blocked: "bad", done: "good", failed: "bad", cancelled: "warn" };
 const LONG = 500; // effects; a longer run is read anew less often while somebody looks at it
 
 export function open(ctx) {
@@ -23,7 +22,7 @@ class Runs {
     this.openStep = -1;
     this.sentence = h("span", { text: "Loading…" });
     this.prefix = h("input", { type: "search", placeholder: "Id begins with", value: ctx.query.get("prefix") ?? "" });
-    this.state = h("select", {}, ["", "running", "blocked", "value", "failed", "cancelled"].map((name) => h("option", { value: name, text: WORDS[name] ?? (name || "any") })));
+    this.state = h("select", {}, ["", "running", "blocked", "done", "failed", "cancelled"].map((name) => h("option", { value: name, text: name || "any" })));
     this.state.value = ctx.query.get("state") ?? "";
     this.state.addEventListener("change", () => this.load(true));
     this.more = h("button", { type: "button", hidden: true, text: "Load more", on: { click: () => this.load() } });
@@ -254,7 +253,7 @@ function isOver(run) {
 }
 
 function stateTag(state, title) {
-  const made = tag(WORDS[state] ?? state, STATES[state] ?? "");
+  const made = tag(state, STATES[state] ?? "");
   if (title) made.title = title;
   return made;
 }
@@ -267,7 +266,7 @@ function bar(step, first, last) {
 }
 
 function outcome(run) {
-  if (run.state === "value") return h("section", {}, h("h3", { text: "Value" }), tree(run.value ?? null));
+  if (run.state === "done") return h("section", {}, h("h3", { text: "Value" }), tree(run.value ?? null));
   if (run.state === "blocked") return h("section", {}, h("h3", { text: "Why it is blocked" }), h("pre", { text: run.error?.message ?? "" }));
   if (run.state === "failed") return h("section", {}, h("h3", { text: "Error" }), facts(Object.entries(run.error ?? {})));
   if (run.state === "cancelled") return h("section", {}, h("h3", { text: "Reason" }), tree(run.reason ?? null));
