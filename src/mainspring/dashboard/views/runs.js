@@ -120,6 +120,7 @@ class Runs {
       run.state === "blocked" ? action(this.ctx, "Move…", () => this.move(run)) : null,
       run.state === "blocked" ? action(this.ctx, "Fail", () => this.fail(run), { kind: "danger" }) : null,
       action(this.ctx, "Fork…", () => this.fork(run, journal.length)),
+      over ? action(this.ctx, "Forget…", () => this.forget(run), { kind: "danger" }) : null,
       h("a", { class: "button", href: to(["trace", run.id]), text: "What caused it" }),
     ];
     const stepDetail = h("div");
@@ -216,6 +217,15 @@ class Runs {
     const forked = await this.ctx.api.command("Run.Fork", { id: run.id, at: Number(values.at), ...(values.id.trim() && { newId: values.id.trim() }) });
     toast(`${forked.id} has begun.`);
     await this.again(forked.id);
+  }
+
+  async forget(run) {
+    const text = "Its journal and the finished runs below it go with it, and its id can be used again. This cannot be undone.";
+    if (!(await question({ title: `Forget ${run.id}?`, text, yes: "Forget the run", danger: true }))) return;
+    const { count: gone } = await this.ctx.api.command("Run.Forget", { id: run.id });
+    toast(`${plural(gone, "run was", "runs were")} forgotten.`);
+    this.hide();
+    await this.load(true);
   }
 
   async again(id) {
