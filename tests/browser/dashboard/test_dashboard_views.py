@@ -128,7 +128,7 @@ def test_without_a_topic_some_are_offered(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop, "events")
     page.see("Which topic?")
     page.page.locator("#view").get_by_role("link", name="orders", exact=True).click()
-    page.see("of orders in partition 0, newest first.")
+    page.see("of orders in all 3 partitions, newest first.")
 
 
 def test_numbers_too_large_for_javascript_are_shown_as_they_are_stored(shop: str, dashboard: Opener) -> None:

@@ -1,8 +1,8 @@
 // The nodes on this node's log: who they are, since when, what each does for all of them and what its program serves.
 
-import { h, alone, beside, closer, empty, facts, head, panel, refill, say, tag } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, head, panel, refill, say, tag, time } from "../dom.js";
 import { trouble } from "../feedback.js";
-import { ago, count, exact, plural, span } from "../format.js";
+import { ago, count, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { note } from "../router.js";
 
@@ -95,7 +95,7 @@ class Nodes {
     return [
       h("section", {}, facts([
         ["Name", row.here ? h("span", {}, row.name, " ", tag("this page", "info")) : row.name],
-        row.since && ["Since", `${exact(row.since)}, ${span(Math.max(0, this.now - row.since))}`],
+        row.since && ["Since", [time(row.since), `, ${span(Math.max(0, this.now - row.since))}`]],
         ["Address", address(row) || "not told"],
         ["Version", row.version || "not told"],
         ["Records", `form ${row.format}`],
