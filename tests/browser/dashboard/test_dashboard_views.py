@@ -473,8 +473,8 @@ def test_runs_are_filtered_by_state(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop, "runs?state=failed&prefix=checkout")
     page.row("Runs", "checkout-0004").click()
     expect(page.rows("Runs")).to_have_count(1)
-    page.page.locator(".detail").get_by_text("the card has expired").wait_for()
-    page.button("Retry").wait_for()
+    page.page.locator(".detail").get_by_text("the card has expired").first.wait_for()
+    page.page.locator(".detail").get_by_role("button", name="Retry").wait_for()
 
 
 def test_a_beat_shows_agenda_staged_values_and_the_chain_of_digests(shop: str, dashboard: Opener) -> None:

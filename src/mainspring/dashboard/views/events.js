@@ -65,7 +65,7 @@ class Browser {
       onOpen: (event) => this.show(event),
       none: empty("No topic chosen", "Write the name of one above."),
       columns: [
-        { label: "Offset", width: "92px", kind: "r", always: true, least: 440, cell: (event, index) => (this.isAll ? `${event.partition}:${count(event.offset)}` : count(event?.offset ?? this.offsetAt(index))) },
+        { label: "Offset", width: "92px", kind: "r", always: true, least: 440, cell: (event, index) => (this.isAll ? event && `${event.partition}:${count(event.offset)}` : count(event?.offset ?? this.offsetAt(index))) },
         { label: "Time", width: "118px", kind: "m", cell: (event) => time(event.ts, moment(event.ts)) },
         { label: "Key", width: "minmax(70px, 0.6fr)", least: 640, cell: (event) => event.key ?? "" },
         { label: "Payload", width: "minmax(0, 3fr)", kind: "m", cell: (event) => brief(event.payload, 240) },
@@ -151,6 +151,8 @@ class Browser {
   begin(parts) {
     this.merged = new Merged(parts, (partition, first, last) => this.read(partition, first, last));
     this.rows = [];
+    this.wanted = 0; // the row that somebody looks at
+    this.listed = -1;
     this.readOn();
   }
 
@@ -159,8 +161,11 @@ class Browser {
     if (this.reading || merged.end) return;
     this.reading = true;
     try {
-      const more = await merged.next(PAGE);
-      if (this.merged === merged) this.rows.push(...more);
+      do {
+        const more = await merged.next(Math.min(SEARCH_PAGE, Math.max(PAGE, this.wanted - this.rows.length + 1)));
+        if (this.merged !== merged) break;
+        this.rows.push(...more);
+      } while (!merged.end && this.rows.length <= this.wanted);
     } catch (problem) {
       this.trouble.tell(problem);
     } finally {
@@ -180,11 +185,19 @@ class Browser {
   list() {
     if (this.isAll) {
       this.grid.explain(this.reading ? empty("Loading…") : empty("No events", "Nothing is stored in this topic."));
-      const stored = this.parts.reduce((sum, { head: first, tail: last }) => sum + Math.max(0, last - first + 1), 0);
-      say(this.sentence, `${plural(Math.max(stored, this.rows.length), "event")} of ${this.topic} in all ${count(this.parts.length)} partitions, newest first.`);
-      const { rows } = this;
-      this.grid.setRows(rows.length, (index) => {
-        if (index >= rows.length - 20) this.readOn();
+      const { rows, merged } = this;
+      const length = merged.end ? rows.length : Math.max(rows.length + 1, merged.total);
+      say(this.sentence, `${plural(length, "event")} of ${this.topic} in all ${count(this.parts.length)} partitions, newest first.`);
+      if (length === this.listed) {
+        this.grid.refresh();
+        return;
+      }
+      this.listed = length;
+      this.grid.setRows(length, (index) => {
+        if (index >= rows.length && !merged.end) {
+          this.wanted = Math.max(this.wanted, index);
+          this.readOn();
+        }
         return rows[index];
       });
       return;
@@ -284,6 +297,7 @@ class Browser {
     const aborter = (this.searching = new AbortController());
     this.ctx.signal.addEventListener("abort", () => aborter.abort());
     this.found = [];
+    this.listed = -1;
     this.grid.explain(empty("Searching…"));
     this.stopButton.hidden = false;
     try {
@@ -378,6 +392,7 @@ class Browser {
     if (!part || event.offset <= part.tail) return;
     part.tail = event.offset;
     this.rows.unshift(event);
+    this.merged.total += 1;
     this.unseen += 1;
     if (!this.planned) this.planned = setTimeout(() => this.grow(), 150);
   }
@@ -453,6 +468,7 @@ function momentOf(text) {
 class Merged {
   constructor(parts, read) {
     this.read = read;
+    this.total = parts.reduce((sum, { head: first, tail }) => sum + Math.max(0, tail - first + 1), 0); // and what is gone
     this.lines = parts.map(({ partition, head: first, tail }) => ({ partition, first, last: tail, held: [] }));
   }
 
