@@ -101,6 +101,7 @@ def main(dist: str, *pythons: str) -> None:
         check_contents(archive)
     for python in pythons or (sys.executable,):
         check_install(archives, python)
+    print(f"They name {project()['urls']['Source']} as their home: upload them only if that is yours.", flush=True)
 
 
 if __name__ == "__main__":

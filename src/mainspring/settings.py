@@ -13,6 +13,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final
 
@@ -198,6 +199,12 @@ class Settings:
         1 << 20, "Bytes a connection may leave unread before deliveries to it pause.", unit="bytes", least=4096
     )
     metrics_interval_ms: int = setting(10_000, "Time between events of system.metrics; 0: none.", unit="ms", least=0)
+    history_interval_ms: int = setting(
+        10_000, "Time between two measurements for the node's own history; 0: none are made.", unit="ms", least=0
+    )
+    behind_ms: int = setting(
+        60_000, "A group needs attention when its oldest event has waited for so long.", unit="ms", least=1
+    )
     retention_interval_ms: int = setting(
         60_000, "Time between two rounds of retention and compaction.", unit="ms", least=10
     )
@@ -286,6 +293,14 @@ def without_secrets(address: str) -> str:
     host, slash, path = place.partition("/")
     kept = (option for option in options.split("&") if option.partition("=")[0].lower() not in _SECRET_OPTIONS)
     return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}{question}{'&'.join(kept)}".rstrip("?")
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a host is this machine itself, for certain."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
 
 
 def environment_name(item: Field[Any]) -> str:

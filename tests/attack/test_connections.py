@@ -83,12 +83,15 @@ def test_a_connection_rests_between_requests_but_not_for_ever(node: Victim) -> N
         ends(peer)
 
 
-def upgraded(node: Victim, token: str) -> socket.socket:
+def upgraded(node: Victim, token: str, early: bytes = b"") -> socket.socket:
     peer = connect(node)
     key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="
     head = f"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n"
-    peer.sendall(f"{head}Authorization: Bearer {token}\r\n\r\n".encode())
-    assert b" 101 " in peer.recv(65536)
+    peer.sendall(f"{head}Authorization: Bearer {token}\r\n\r\n".encode() + early)
+    said = b""
+    while not said.endswith(b"\r\n\r\n"):
+        said += peer.recv(1)
+    assert b" 101 " in said
     return peer
 
 
@@ -100,6 +103,79 @@ def test_a_frame_that_does_not_end_is_given_up(node: Victim) -> None:
     with node.spending_at_most(5.0), upgraded(node, NOBODY) as peer:
         peer.sendall(frame_head(1 << 20) + b"x" * 200_000)
         ends(peer)
+
+
+# --- frames that a client may not send (RFC 6455): unmasked ones, and text that is not UTF-8
+
+PUBLISH = b'{"type":"PUBLISH","topic":"orders.x","payload":1}'
+
+
+def masked(data: bytes, opcode: int = 0x81) -> bytes:
+    mask = b"\x01\x02\x03\x04"
+    size = bytes([0x80 | len(data)]) if len(data) < 126 else struct.pack("!BH", 0x80 | 126, len(data))
+    return bytes([opcode]) + size + mask + bytes(byte ^ mask[index % 4] for index, byte in enumerate(data))
+
+
+def unmasked(data: bytes, opcode: int = 0x81) -> bytes:
+    return bytes([opcode, len(data)]) + data
+
+
+def closed_with(said: bytes) -> int:
+    """The code of the Close frame at the end of what the node said."""
+    found = said.rfind(b"\x88")
+    code: int = struct.unpack_from("!H", said, found + 2)[0]
+    return code
+
+
+@pytest.mark.parametrize(
+    ("before", "bad"),
+    [
+        (b"", unmasked(PUBLISH)),
+        (b"", unmasked(b"", 0x89)),  # a ping
+        (b"", unmasked(b"", 0x88)),  # a close
+        (masked(PUBLISH), unmasked(PUBLISH)),
+        (masked(b" " * 200 + PUBLISH), unmasked(PUBLISH)),
+        (masked(b"", 0x8A) + masked(PUBLISH), unmasked(b"x" * 10, 0x82)),
+        (masked(PUBLISH[:9], 0x01), unmasked(PUBLISH[9:], 0x80)),  # the second part of a message
+    ],
+)
+@pytest.mark.parametrize("way", ["at once", "byte by byte", "with the handshake"])
+def test_a_frame_that_is_not_masked_ends_the_connection(node: Victim, before: bytes, bad: bytes, way: str) -> None:
+    early = before + bad if way == "with the handshake" else b""
+    with node.spending_at_most(2.0), upgraded(node, PUBLISHER, early) as peer:
+        if way == "at once":
+            peer.sendall(before + bad)
+        elif way == "byte by byte":
+            peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for byte in before + bad[:2]:
+                peer.sendall(bytes([byte]))
+        said = ends(peer)
+        assert closed_with(said) == 1002
+        assert said.count(b"PUBLISHED") <= bool(before)  # nothing of the bad frame was taken
+
+
+def test_masked_frames_are_read_however_they_are_cut(node: Victim) -> None:
+    with node.spending_at_most(4.0), upgraded(node, PUBLISHER) as peer:
+        peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream = (masked(PUBLISH) + masked(b"", 0x8A) + masked(b" " * 130 + PUBLISH)) * 3
+        for step in (1, 2, 3, 7, len(stream)):
+            for begin in range(0, len(stream), step):
+                peer.sendall(stream[begin : begin + step])
+        said = b""
+        while said.count(b"PUBLISHED") < 5 * 6:
+            part = peer.recv(65536)
+            assert part
+            said += part
+
+
+@pytest.mark.parametrize("bad", [b'{"type":"PUBLISH","topic":"orders.x","payload":"\xff"}', b"\xed\xa0\xbd", b"\xc3"])
+def test_text_that_is_not_utf8_ends_the_connection(node: Victim, bad: bytes) -> None:
+    with node.spending_at_most(2.0), upgraded(node, PUBLISHER) as peer:
+        peer.sendall(masked(bad) + masked(PUBLISH))
+        said = ends(peer)
+        assert closed_with(said) == 1007
+        assert b'"bad_json"' in said
+        assert b"PUBLISHED" not in said  # what came behind it was not read
 
 
 def test_unfinished_frames_of_many_connections_have_a_bound_together(tmp_path: Path) -> None:

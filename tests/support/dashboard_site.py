@@ -24,7 +24,8 @@ def serving(folder: Path, *arguments: str, engine: str = "memory", **env: str) -
     """A node with the shop's program."""
     folder.mkdir(exist_ok=True)
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    known = {"PYTHONPATH": path, "MAINSPRING_METRICS_INTERVAL_MS": "200", "MAINSPRING_SLOW_TURN_MS": "60"}
+    often = {"MAINSPRING_METRICS_INTERVAL_MS": "200", "MAINSPRING_HISTORY_INTERVAL_MS": "200"}
+    known = {"PYTHONPATH": path, "MAINSPRING_SLOW_TURN_MS": "60", **often}
     return Serving("tests.support.dashboard_shop:app", *arguments, folder=folder, env={**known, **env}, engine=engine)
 
 

@@ -1,56 +1,41 @@
-"""A shop in which things fail, to be looked at: a consumer, a command, effects with attempts, a tree of runs."""
+"""A shop in which everything goes wrong, until the file that `SHOP_MENDED` names is there."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
-from mainspring import App, Event
-from mainspring.runs import Effect, WaitSignal
+from mainspring import App, Event, Fail, Perform, RestartPolicy
 
-app = App("trouble")
-
-
-class Charge(Effect[str]):
-    """Take money."""
-
-    card: str
+app = App("shop")
 
 
-def reach_the_bank(card: str) -> str:
-    if card == "good":
-        return "receipt"
-    raise ConnectionError(f"the bank does not know {card}")
+def is_mended() -> bool:
+    return Path(os.environ["SHOP_MENDED"]).exists()
 
 
-@app.consumer("orders", max_attempts=2, backoff="1ms")
+@app.run
+async def checkout(order: int, perform: Perform) -> int:
+    if not is_mended():
+        raise Fail(402, "the card has expired")
+    return order
+
+
+@app.consumer("orders", group="billing", retries=0)
 async def bill(event: Event[Any]) -> None:
-    reach_the_bank(event.payload["card"])
+    if not is_mended():
+        raise ValueError("the ledger is closed")
 
 
-@app.command("Label.Print")
-async def label(data: dict[str, Any], ctx: Any) -> None:
-    reach_the_bank("printer")
+@app.command("Scale.Weigh", restart=RestartPolicy(max_restarts=0))
+async def weigh(data: dict[str, Any], ctx: Any) -> int:
+    if not is_mended():
+        raise OverflowError("the scale is broken")
+    return 1
 
 
-@app.handles(Charge, max_attempts=3, backoff="1ms")
-async def charge(effect: Charge) -> str:
-    return reach_the_bank(effect.card)
-
-
-@app.run(name="checkout")
-async def checkout(order: dict[str, Any], perform: Any) -> Any:
-    await perform(Charge(order["card"]))
-    return await perform(WaitSignal("paid", timeout="2h"))
-
-
-@app.run(name="approval")
-async def approval(by: str, perform: Any) -> Any:
-    return await perform(WaitSignal("approved"))
-
-
-@app.run(name="board")
-async def board(perform: Any) -> str:
-    async with perform.group() as group:
-        group.spawn(approval, "ada")
-        group.spawn(approval, "grace")
-    return "agreed"
+@app.every("1d")
+async def report(event: Event[Any]) -> None:
+    if not is_mended():
+        raise RuntimeError("no paper")

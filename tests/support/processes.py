@@ -158,8 +158,8 @@ def site(place: Path, kind: str) -> Iterator[Site]:
         yield Site(place, ends.enter_context(SERVERS[kind](place)), ends)
 
 
-def eventually(condition: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + PATIENCE_S
+def eventually(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
+    end = time.monotonic() + patience_s
     while not (found := condition()):
         assert time.monotonic() < end, f"it never came: {what}"
         time.sleep(0.05)

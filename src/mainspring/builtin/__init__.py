@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mainspring.builtin.runs import BusPort as BusPort
     from mainspring.builtin.runs import KernelPort as KernelPort
     from mainspring.builtin.runs import run as run
+    from mainspring.status import AttentionDesk
 
 _HOMES: Final = {
     "mainspring.builtin.beats": "beat_capability",
@@ -46,10 +47,13 @@ __all__ = [
 __getattr__ = lazy_imports(globals(), _HOMES)  # a kernel alone needs no bus, no runs and no beats
 
 
-def kernel_capabilities(kernel: Kernel) -> list[Capability]:
-    """Syscall, Timer, Memory and Event of this kernel, to be registered before the application's own."""
+def kernel_capabilities(kernel: Kernel, attention: AttentionDesk | None = None) -> list[Capability]:
+    """Syscall, Timer, Memory and Event of this kernel, to be registered before the application's own.
+
+    `attention` knows what needs a person; without it only what the kernel knows is told.
+    """
     return [
-        syscall_capability(kernel),
+        syscall_capability(kernel, attention),
         timer_capability(kernel),
         memory_capability(kernel),
         event_capability(kernel),

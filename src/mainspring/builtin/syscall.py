@@ -2,8 +2,8 @@
 
 Ping proves that the whole way works, because its payload takes it; Describe shows contracts from their schemas without
 waking any actor; Outcome finds the answer of a durable command; Trace shows what caused what; Actors shows how the
-capabilities do, and Restart starts one that failed too often; Nodes shows which other nodes are there; DeadLetters,
-Redrive and DropDeadLetters are about messages that failed and reached nobody.
+capabilities do, and Restart starts one that failed too often; Nodes shows which other nodes are there; Attention shows
+what needs a person; DeadLetters, Redrive and DropDeadLetters are about messages that failed and reached nobody.
 
 What only other nodes handle is described and listed too, with the name of one that does. Which types they handle is in
 their pulses; what a type takes and gives only they know, so they are asked. A node that does not answer in time is
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
@@ -24,6 +24,9 @@ from mainspring.builtin.answers import Messages, about, caller_of, fitting
 from mainspring.cluster import NodeView
 from mainspring.kernel import MOST_DEAD_MESSAGES as MOST
 from mainspring.kernel import Capability, Context, Contract, DeadMessage, Fail, Inspector, Kernel
+
+if TYPE_CHECKING:
+    from mainspring.status import AttentionDesk
 
 _TRACE_BYTES: Final = 14_000  # of a line of 16384: the rest is envelope
 _SHORT: Final = 100  # characters of a description in an overview
@@ -65,14 +68,15 @@ LetterIds = Annotated[list[str] | None, about("Ids of letters, as Syscall.DeadLe
 AllLetters = Annotated[bool, about("All letters.")]
 
 
-def syscall_capability(kernel: Kernel) -> Capability:
-    """The capability `Syscall` of this kernel."""
-    return message.of(_Syscall(kernel))
+def syscall_capability(kernel: Kernel, attention: AttentionDesk | None = None) -> Capability:
+    """The capability `Syscall` of this kernel. `attention` knows what needs a person on the whole node."""
+    return message.of(_Syscall(kernel, attention))
 
 
 class _Syscall:
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, attention: AttentionDesk | None) -> None:
         self._kernel = kernel
+        self._attention = attention
 
     @message("query", "Syscall.Ping", "Ping")
     def ping(self, payload: Payload) -> Ping:
@@ -207,6 +211,15 @@ class _Syscall:
             return RestartResult(capability, self._kernel.start_again(capability))
         except KeyError:
             raise Fail(404, "no such capability", remedy="Syscall.Actors lists them") from None
+
+    @message("query", "Syscall.Attention")
+    async def attention(self, ctx: Context) -> dict[str, Any]:
+        """What needs a person: failed runs, dead letters, capabilities that gave up, groups that are behind, ..."""
+        from mainspring.status import AttentionDesk  # a kernel alone imports neither bus nor runs until it is asked
+
+        desk = self._attention or AttentionDesk(clock=self._kernel.clock, kernel=self._kernel)
+        report: dict[str, Any] = msgspec.to_builtins(await desk.report(caller_of(ctx)))
+        return report
 
     @message("query", "Syscall.Nodes")
     def nodes(self) -> dict[str, list[NodeView]]:

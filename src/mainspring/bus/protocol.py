@@ -206,10 +206,8 @@ class Rejected(Exception):
 
 
 def decode(data: bytes) -> Request:
-    """One frame of a client, or `Rejected`."""
+    """One frame of a client, which is UTF-8, or `Rejected`."""
     try:
-        if not data.isascii():
-            data.decode()  # the payload is passed on as it is, so it must be text here already
         return _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _diagnose(data, error) from None

@@ -110,7 +110,7 @@ class Session:
     # -- the adapter's side
 
     def receive(self, data: bytes | str) -> None:
-        """One text frame."""
+        """One text frame, in UTF-8."""
         if self.closed:
             return
         frame = data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data

@@ -27,6 +27,8 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "mcp": ("program.mcp", "mcp"),
     "decode": ("program.codec", "decode"),
     "doctor": ("node.doctor", "doctor"),
+    "attention": ("node.status", "attention"),
+    "history": ("node.status", "history"),
     "nodes": ("node.engine", "nodes"),
     "engine": ("node.engine", "app"),
     "runs": ("program.runs", "app"),

@@ -21,6 +21,7 @@ from mainspring.lazy_imports import lazy_imports
 
 if TYPE_CHECKING:
     from mainspring.client.client import Client as Client
+    from mainspring.client.client import HistoryRange as HistoryRange
     from mainspring.client.client import connect as connect
     from mainspring.client.connection import Options as Options
     from mainspring.client.consumer import Consumer as Consumer
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from mainspring.client.verbs import run_name as run_name
 
 _HOMES: Final = {
-    "mainspring.client.client": "Client connect",
+    "mainspring.client.client": "Client HistoryRange connect",
     "mainspring.client.connection": "Options",
     "mainspring.client.consumer": "Consumer Stall describe",
     "mainspring.client.errors": "AlreadySubscribed BadArgument BadPayload CannotConnect ClientError Closed "

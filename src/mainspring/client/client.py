@@ -56,6 +56,7 @@ logger: logging.Logger = logging.getLogger("mainspring.client")
 
 T = TypeVar("T")
 PASSING: Final = TRY_AGAIN | {"log_unavailable"}  # what the node may answer differently in a moment
+HistoryRange = Literal["15m", "6h", "24h", "7d"]  # how far back a node remembers its figures
 SLICE: Final = 256  # events of `publish_many` before what was put may leave
 
 
@@ -423,6 +424,23 @@ class Client(ClientConnection, NodeVerbs):
         offsets = await self.http.call("GET", f"/topics/{quote(topic, safe='')}/offsets")
         found = (each["groups"].get(group) for each in offsets["partitions"])
         return sum(each["lag"] for each in found if each is not None)
+
+    async def attention(self) -> dict[str, Any]:
+        """What needs a person: `count` of all, and `needs`, each with its `kind`, `count`, `examples` and `remedy`."""
+        found: dict[str, Any] = await self.http.call("GET", "/attention")
+        return found
+
+    async def history(
+        self, range: HistoryRange = "15m", *, topic: str | None = None, group: str | None = None
+    ) -> list[dict[str, float]]:
+        """Figures of the node over time, or of a topic, or of a group of it; each with its time `t` (epoch ms)."""
+        path = "/history"
+        if topic is not None:
+            path = f"/topics/{quote(topic, safe='')}/history"
+            if group is not None:
+                path = f"/groups/{quote(topic, safe='')}/{quote(group, safe='')}/history"
+        found: list[dict[str, float]] = (await self.http.call("GET", path, params={"range": range}))["points"]
+        return found
 
     async def dead_letters(
         self, topic: str, *, group: str | None = None, key: str | None = None, reason: str | None = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from ipaddress import ip_address
 from typing import Any, Final, Literal
 from urllib.parse import SplitResult, parse_qsl, urlsplit
 
@@ -18,7 +17,7 @@ import msgspec
 
 from mainspring.client.errors import BadArgument, NotEncodable
 from mainspring.data_types import json_encoder
-from mainspring.settings import without_secrets
+from mainspring.settings import is_this_machine, without_secrets
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
 
@@ -183,14 +182,6 @@ def warn_of_plain_tokens(addresses: Iterable[str], token: str | None) -> None:
         host = address.hostname or ""
         if address.scheme in ("ws", "http") and not is_this_machine(host):
             logger.warning("the token goes to %s unencrypted: whoever sees the traffic sees it; use wss://", host)
-
-
-def is_this_machine(host: str) -> bool:
-    """Whether a host is this machine itself, for certain."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def claims_of(address: SplitResult) -> dict[str, str]:

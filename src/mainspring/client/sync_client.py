@@ -230,6 +230,8 @@ class SyncClient:
     query = blocking(Client.query)
     seek = blocking(Client.seek)
     lag = blocking(Client.lag)
+    attention = blocking(Client.attention)
+    history = blocking(Client.history)
     redrive = blocking(Client.redrive)
     drop_dead_letters = blocking(Client.drop_dead_letters)
     put_topic = blocking(Client.put_topic)

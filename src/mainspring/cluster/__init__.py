@@ -17,7 +17,7 @@ from typing import Final
 
 from mainspring.cluster.cluster import About, Alone, Cluster, NodeView, Role
 from mainspring.cluster.membership import LEASE_MS, Membership, NameTaken
-from mainspring.cluster.peers import FORMAT, LEASES, NODES, decode_pulse, inbox, read_lease
+from mainspring.cluster.peers import FORMAT, LEASES, NODES, AwayNode, decode_pulse, inbox, read_lease
 from mainspring.cluster.program_versions import (
     SPACE,
     DeclarationsInForce,
@@ -45,6 +45,7 @@ __all__ = [
     "RECORD_READERS",
     "About",
     "Alone",
+    "AwayNode",
     "Cluster",
     "DeclarationsInForce",
     "Declared",

@@ -20,6 +20,7 @@ from typing import Protocol
 
 import msgspec
 
+from mainspring.cluster.peers import AwayNode
 from mainspring.cluster.suspects import Suspects
 from mainspring.log import Batch
 
@@ -32,6 +33,7 @@ class About(msgspec.Struct, frozen=True):
     serves: tuple[str, ...] = ()
     program: str = ""
     able: tuple[str, ...] = ()
+    leaving: bool = False  # it stops by itself; nobody has to look after it
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +49,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     serves: tuple[str, ...] = ()  # `kind:Type` of what its program handles
     program: str = ""  # digest of what its program declares; the same for the same declarations
     able: tuple[str, ...] = ()  # roles that its program has something for
+    leaving: bool = False  # it stops
     here: bool = False  # it is the node that was asked
     silent_ms: int = 0  # how long ago the node that was asked saw its last pulse
 
@@ -96,6 +99,10 @@ class Cluster(Protocol):
     def nodes(self) -> list[NodeView]:
         """All nodes that hold a lease, this node too, by name."""
 
+    def away(self) -> list[AwayNode]:
+        """Nodes that this node saw go without a goodbye and not come back, by name."""
+        return []
+
     def announce(self) -> None:
         """What this node says about itself has changed: tell the others now."""
         return
@@ -117,6 +124,9 @@ class Cluster(Protocol):
     def on_in_touch(self, callback: Callable[[], None]) -> None:
         """Call when this node's lease is certain again after it was not."""
         return
+
+    def when_in_touch(self, callback: Callable[[], object]) -> None:
+        """Call once this node's lease is certain: now, or when it is renewed or the node has a new one."""
 
     def role(self, name: str) -> Role:
         """The role of this name; from the first call on this node tries to get it."""
@@ -152,6 +162,9 @@ class Alone(Cluster):
 
     def alive(self, epoch: int) -> bool:
         return epoch == 0
+
+    def when_in_touch(self, callback: Callable[[], object]) -> None:
+        callback()
 
     def nodes(self) -> list[NodeView]:
         return [

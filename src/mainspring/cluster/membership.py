@@ -28,7 +28,7 @@ import msgspec
 
 from mainspring.cluster import peers
 from mainspring.cluster.cluster import About, NodeView
-from mainspring.cluster.peers import LEASES, NODES, Holder, NodeLease, Peer, Peers, Pulse, lease_key, role_key
+from mainspring.cluster.peers import LEASES, NODES, AwayNode, Holder, NodeLease, Peer, Peers, Pulse, lease_key, role_key
 from mainspring.cluster.suspects import Suspects
 from mainspring.errors import BootError, MainspringError
 from mainspring.log import ABSENT, Batch, Change, FormatError, InDoubt, KeptRecord, Log, MissedTooMuch, Receipt, Refused
@@ -42,6 +42,7 @@ _LOOKS: Final = 10  # per lease: how finely silence is measured
 _SLOW_MS: Final = 2_000  # a commit that takes longer will not be quick for other writers either
 _FINAL: Final = (MissedTooMuch, FormatError)  # errors that every later try would meet again
 _NODE, _ROLE = "node/", "role/"
+_MOST_AWAY: Final = 100  # nodes that are remembered after they went
 
 
 class NameTaken(BootError):
@@ -92,9 +93,11 @@ class Membership:
         self.roles: Roles = Roles(self)
         self._early: list[KeptRecord] | None = None  # changes that came while the table was being read
         self._on_death: list[Callable[[int], None]] = []
+        self._away: dict[str, AwayNode] = {}
         self._on_fenced: list[Callable[[int], None]] = []
         self._on_end: list[Callable[[MainspringError], None]] = []
         self._on_in_touch: list[Callable[[], None]] = []
+        self._uncertain: list[Callable[[], object]] = []  # to be called when the lease is certain
         self._timer: Hashable | None = None
         self._tasks = BackgroundTasks(logger, "membership")
         self._pulses = 0
@@ -147,6 +150,12 @@ class Membership:
     def on_in_touch(self, callback: Callable[[], None]) -> None:
         self._on_in_touch.append(callback)
 
+    def when_in_touch(self, callback: Callable[[], object]) -> None:
+        if self.in_touch:
+            callback()
+        else:
+            self._uncertain.append(callback)
+
     def on_end(self, callback: Callable[[MainspringError], None]) -> None:
         """Call when this node cannot go on: another one has taken its name, or its log can be followed no further."""
         self._on_end.append(callback)
@@ -157,6 +166,10 @@ class Membership:
     def nodes(self) -> list[NodeView]:
         """All nodes that hold a lease, by name."""
         return [self._view(peer) for peer in sorted(self._peers, key=lambda peer: peer.name)]
+
+    def away(self) -> list[AwayNode]:
+        """Nodes that are gone without having said that they stop, by name."""
+        return [each for _, each in sorted(self._away.items())]
 
     def _view(self, peer: Peer) -> NodeView:
         pulse = peer.pulse if peer.pulse is not None and peer.pulse.epoch == peer.epoch else Pulse(peer.name, 0)
@@ -233,6 +246,7 @@ class Membership:
         logger.info("node %s joined with epoch %d", self.node, self.epoch)
         self._send_pulse()
         self.roles.try_all()
+        self._go_on_certain()
 
     # -- taking the lease of a name: from nobody, from this node's own former life, or from a node that is silent
     #
@@ -335,12 +349,21 @@ class Membership:
             if not was_certain and self.in_touch:
                 for callback in tuple(self._on_in_touch):
                     callback()
+                self._go_on_certain()
             if self._next_pulse_ms == 0 and self.joined and not self._leaving:
                 self._send_pulse()  # something changed while this one was on its way
         else:
             self._next_pulse_ms = 0  # with the next look; after a refusal, the loss of the lease is about to come
             if isinstance(result, _FINAL):
                 self._end(result)
+
+    def _go_on_certain(self) -> None:
+        uncertain, self._uncertain = self._uncertain, []
+        for callback in uncertain:
+            try:
+                callback()
+            except Exception:
+                logger.exception("what waited for the lease of this node failed")
 
     def _end(self, error: MainspringError) -> None:
         if self.ended is None:
@@ -384,7 +407,15 @@ class Membership:
             self.roles.changed(key.removeprefix(_ROLE), record)
         elif key.startswith(_NODE):
             lease = None if deleted else peers.decode_lease(record.value)
-            gone = self._peers.set_lease(key.removeprefix(_NODE), record.version, lease, now)
+            name = key.removeprefix(_NODE)
+            former = self._peers.get(name)
+            gone = self._peers.set_lease(name, record.version, lease, now)
+            if lease is not None:
+                self._away.pop(name, None)
+            elif former is not None and not former.leaving and name != self.node:
+                self._away[name] = AwayNode(name, self._clock.wall_ms())
+                if len(self._away) > _MOST_AWAY:
+                    del self._away[next(iter(self._away))]
             if gone is not None:
                 self._gone(gone)
 

@@ -69,6 +69,7 @@ class Pulse(msgspec.Struct, frozen=True):
     serves: tuple[str, ...] = ()  # `kind:Type` of what its program handles
     program: str = ""  # digest of what its program declares
     able: tuple[str, ...] = ()  # roles that its program has something for
+    leaving: bool = False  # it stops by itself
 
 
 class Holder(msgspec.Struct, frozen=True):
@@ -94,6 +95,14 @@ class Peer:
     seen_ms: int  # monotonic, of the observer
     pulse_version: int = ABSENT
     pulse: Pulse | None = None
+    leaving: bool = False  # it said so
+
+
+class AwayNode(msgspec.Struct, frozen=True):
+    """A node that is gone without having said that it stops. `since`: when that was noticed, epoch ms."""
+
+    name: str
+    since: int
 
 
 class Peers:
@@ -138,6 +147,7 @@ class Peers:
             peer.pulse_version, peer.pulse = version, pulse
             if pulse is not None:
                 peer.seen_ms = now_ms
+                peer.leaving = pulse.leaving
 
     def restart_silence(self, now_ms: int) -> None:
         """This node could not follow the log for a while: all others get the whole time once more."""

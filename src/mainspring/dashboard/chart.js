@@ -2,20 +2,24 @@
 // A canvas draws a thousand points in a fraction of a millisecond and costs the page one element.
 
 import { h, colour, fill } from "./dom.js";
-import { hourMinute, moment } from "./format.js";
+import { dayOf, hourMinute, moment } from "./format.js";
 
 const LEFT = 44;
 const BOTTOM = 20;
 const TOP = 8;
-const SHORTEST_MS = 120_000; // a young page shows two minutes, not a quarter of an hour of nothing
+const SHORTEST_MS = 120_000; // a young node shows two minutes, not a quarter of an hour of nothing
+const CHOSEN = "mainspring.range";
+const AT_LEAST_MS = 2_000; // between two questions for the same chart
+const TICKS = [30, 60, 120, 180, 300, 600, 3_600, 7_200, 14_400, 28_800, 86_400, 172_800, 259_200].map((seconds) => seconds * 1000);
+const DAY_MS = 86_400_000;
+const RANGES = [["15m", "15 min", 900_000], ["6h", "6 h", 21_600_000], ["24h", "24 h", DAY_MS], ["7d", "7 d", 7 * DAY_MS]];
 
 /** A chart of `series`: [{name, token, pick(point), format}]. Give it points with `draw`. */
 export class Chart {
-  constructor({ label, series, height = 190, windowMs }) {
+  constructor({ label, series, height = 190 }) {
     this.series = series;
     this.height = height;
-    this.longestMs = windowMs;
-    this.windowMs = windowMs;
+    this.windowMs = SHORTEST_MS;
     this.points = [];
     this.canvas = h("canvas", { role: "img", aria: { label } });
     this.label = label;
@@ -36,10 +40,10 @@ export class Chart {
     document.removeEventListener("themechange", this.themed);
   }
 
-  draw(points, now) {
-    const longest = this.longestMs;
+  /** Draw what was measured in the last `windowMs`, or as much of it as a young node knows. */
+  draw(points, now, windowMs) {
     const known = points.length ? now - points[0].t : 0;
-    this.windowMs = Math.min(longest, Math.max(SHORTEST_MS, Math.ceil(known / 30_000) * 30_000));
+    this.windowMs = windowMs > RANGES[0][2] ? windowMs : Math.min(windowMs, Math.max(SHORTEST_MS, Math.ceil(known / 30_000) * 30_000));
     const from = now - this.windowMs;
     const first = points.findIndex((point) => point.t >= from);
     this.points = first < 0 ? [] : points.slice(Math.max(0, first - 1));
@@ -99,9 +103,10 @@ export class Chart {
       pen.fillText(this.series[0].format(top * part), LEFT - 8, height);
     }
     pen.textAlign = "center";
-    const step = [30, 60, 120, 180, 300, 600].map((s) => s * 1000).find((ms) => this.windowMs / ms <= (width < 520 ? 3 : 6));
-    for (let t = Math.ceil((this.now - this.windowMs) / step) * step; t < this.now; t += step) {
-      if (x(t) > LEFT + 16 && x(t) < width - 16) pen.fillText(step < 60_000 ? moment(t).slice(0, 8) : hourMinute(t), x(t), this.height - 7);
+    const step = TICKS.find((ms) => this.windowMs / ms <= (width < 520 ? 3 : 7)) ?? TICKS.at(-1);
+    const zone = new Date(this.now).getTimezoneOffset() * 60_000; // days begin at midnight here
+    for (let t = Math.ceil((this.now - this.windowMs - zone) / step) * step + zone; t < this.now; t += step) {
+      if (x(t) > LEFT + 16 && x(t) < width - 16) pen.fillText(step < 60_000 ? moment(t, t).slice(0, 8) : step < DAY_MS ? hourMinute(t) : dayOf(t), x(t), this.height - 7);
     }
   }
 
@@ -153,6 +158,53 @@ export class Chart {
     this.tip.hidden = true;
     this.paint();
   }
+}
+
+/**
+ * Charts of the node's own history with a choice of how far back, which stays chosen in other views. `charts` are
+ * [{label, series, height}]; `choice` goes where there is room for four buttons.
+ */
+export class History {
+  constructor({ ctx, path, charts }) {
+    Object.assign(this, { ctx, path });
+    this.charts = charts.map((chart) => new Chart(chart));
+    this.element = h("div", { class: "stack" }, this.charts.map((chart) => chart.element));
+    this.buttons = RANGES.map(([name, text]) => h("button", { type: "button", class: "plain", data: { name }, text, on: { click: () => this.choose(name) } }));
+    this.choice = h("span", { class: "ranges", role: "group", aria: { label: "How far back" } }, this.buttons);
+    this.choose(localStorage.getItem(CHOSEN) ?? "15m");
+  }
+
+  choose(name) {
+    this.range = RANGES.find(([known]) => known === name) ?? RANGES[0];
+    localStorage.setItem(CHOSEN, this.range[0]);
+    for (const button of this.buttons) button.setAttribute("aria-pressed", String(button.dataset.name === this.range[0]));
+    this.asked = 0;
+    this.update();
+  }
+
+  /** Ask again when there can be a new point. */
+  async update() {
+    if (Date.now() - this.asked < Math.max(AT_LEAST_MS, Math.min(this.stepMs ?? 0, 10_000))) return;
+    this.asked = Date.now();
+    const [name, , windowMs] = this.range;
+    try {
+      const { points, now, stepMs } = await this.ctx.api.get(`${this.path}?range=${name}`, { signal: this.ctx.signal });
+      if (name !== this.range[0]) return; // another was chosen meanwhile
+      this.stepMs = stepMs;
+      for (const chart of this.charts) chart.draw(withGaps(points, stepMs), now, windowMs);
+    } catch (problem) {
+      if (problem.name !== "AbortError" && problem.status === 0) this.asked = 0; // the node was away
+    }
+  }
+
+  close() {
+    for (const chart of this.charts) chart.close();
+  }
+}
+
+/** While the node was away nothing was measured: no line is drawn over that. */
+function withGaps(points, stepMs) {
+  return points.flatMap((point, at) => (at && point.t - points[at - 1].t > 2.5 * stepMs ? [{ t: points[at - 1].t + 1 }, point] : [point]));
 }
 
 /** Points that belong to one line: where a value is not known the pen is lifted. */

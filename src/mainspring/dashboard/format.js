@@ -53,6 +53,10 @@ export function hourMinute(ms) {
   return clock.format(new Date(ms)).slice(0, 5);
 }
 
+export function dayOf(ms) {
+  return day.format(new Date(ms));
+}
+
 /** The whole local time, for reading: 2026-01-31 14:03:22.120. */
 export function local(ms) {
   const at = new Date(ms);

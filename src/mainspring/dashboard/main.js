@@ -1,9 +1,10 @@
 // The shell: navigation, theme, the token, and the one view that is open.
 
 import { Api } from "./api.js";
+import { byView } from "./attention.js";
 import { h, fill, say } from "./dom.js";
 import { field, question, refused, announce, toast } from "./feedback.js";
-import { count, moment, plural } from "./format.js";
+import { count, moment } from "./format.js";
 import { help, listen } from "./keys.js";
 import { Live } from "./live.js";
 import { place } from "./router.js";
@@ -121,11 +122,9 @@ function drawState() {
   if (!node) return;
   const { agent, proven, admin } = node.you;
   say(who, proven ? `${agent}${admin ? "" : ", read-only"}` : `Version ${node.version}`);
-  badge("nodes", store.shared ? count(store.nodes.length) : "", false);
-  badge("groups", store.lag ? `${count(store.lag)} behind` : "", false);
-  badge("deadletters", store.deadLetters ? count(store.deadLetters) : "", true);
-  const sick = node.kernel?.actors.filter((actor) => actor.state !== "running").length ?? 0;
-  badge("kernel", sick ? plural(sick, "down", "down") : "", true);
+  const urgent = byView(store.attention);
+  for (const name of badges.keys()) badge(name, urgent.get(name) ? count(urgent.get(name)) : "", true);
+  if (store.shared && !urgent.get("nodes")) badge("nodes", count(store.nodes.length), false);
 }
 
 function stateOf(node, problem) {
@@ -228,7 +227,7 @@ async function begin() {
   });
   show();
   if (store.node?.you.admin) await live.sweep(store.followers); // with other tokens they may be somebody else's
-  live.watchDeadLetters(() => store.deadLettersChanged());
+  live.watchDeadLetters(() => store.attentionChanged());
 }
 
 begin();

@@ -1,18 +1,12 @@
-// What every view wants to know: the node, its numbers, its groups. Asked for every two seconds while the page is
-// seen, and kept as series, so that a chart shows what happened before its view was opened. What happened before the
-// page was opened comes from the log: the node writes its counters to `system.metrics`.
-
-import { topicPath } from "./api.js";
+// What every view wants to know: the node, its numbers, its groups, and what needs a person. Asked for every two
+// seconds while the page is seen. What happened before comes from the node's own history, which charts ask for.
 
 export const EVERY_MS = 2_000;
 const PATIENCE_MS = 5_000; // a node that is silent for longer is told to be silent
-export const WINDOW_MS = 15 * 60_000;
 export const OWN_GROUPS = "dashboard."; // groups of pages like this one; they are nobody's backlog
 const LEAST_MS = 500; // a rate over less says more about chance than about the node
-const METRICS = "system.metrics";
-const KEPT_POINTS = 900;
+const KEPT_POINTS = 90;
 const TOPIC_POINTS = 60;
-const HISTORY_BYTES = 4_000_000; // of system.metrics that a page reads at its start
 
 /** One node, as far as this page knows it. */
 export class Store extends EventTarget {
@@ -23,7 +17,7 @@ export class Store extends EventTarget {
     this.stats = null;
     this.groups = [];
     this.followers = [];
-    this.deadLetters = 0; // kept now, at most; some of them may have been sent again
+    this.attention = { count: 0, needs: [] };
     this.nodes = []; // everybody on the log
     this.engine = null; // {name, shared, durable, statement}
     this.answered = null; // when the node answered last, by this page's clock
@@ -31,7 +25,6 @@ export class Store extends EventTarget {
     this.problem = null;
     this.points = []; // {t, published, delivered, acks, turns, lag, inflight, dlq}: rates per second and gauges
     this.topicRates = new Map(); // topic -> {pub, del, series: [rate]}
-    this.topicHistory = new Map(); // topic -> [{t, pub, del}] from the log
     this.last = null;
     this.timer = null;
   }
@@ -39,7 +32,6 @@ export class Store extends EventTarget {
   start() {
     document.addEventListener("visibilitychange", () => this.plan(0));
     this.plan(EVERY_MS);
-    this.readHistory().catch(() => {}); // a token may not be allowed to read it; the charts then begin now
   }
 
   /** Ask no more: there is no point without a token. */
@@ -59,13 +51,15 @@ export class Store extends EventTarget {
     const [before, failed] = [this.node, this.problem];
     try {
       const signal = AbortSignal.timeout(PATIENCE_MS);
-      const [node, stats, groups] = await Promise.all([
+      const [node, stats, groups, attention] = await Promise.all([
         this.api.get("/node", { signal }),
         this.api.get("/stats", { signal }),
         this.api.get("/groups", { signal }),
+        this.api.get("/attention", { signal }),
       ]);
+      this.attention = attention;
       this.take(node, stats, groups.groups);
-      if (this.polls++ % 5 === 0) await Promise.all([this.countDeadLetters(signal), this.lookAround(signal)]);
+      if (this.polls++ % 5 === 0) await this.lookAround(signal);
       this.problem = null;
       this.answered = Date.now();
     } catch (problem) {
@@ -98,19 +92,14 @@ export class Store extends EventTarget {
 
   /** From here on nothing is known: a chart draws no line to what comes next. */
   lift() {
-    for (const series of [this.points, ...this.topicHistory.values()]) if (series.length) series.push({ t: series.at(-1).t + 1 });
+    if (this.points.length) this.points.push({ t: this.points.at(-1).t + 1 });
   }
 
-  async countDeadLetters(signal) {
-    const { topics } = await this.api.get("/dlq", { signal });
-    this.deadLetters = topics.reduce((sum, topic) => sum + topic.count, 0);
-  }
-
-  /** Something was given up or sent again; many changes are counted once. */
-  deadLettersChanged() {
+  /** Something was given up or dealt with; many changes are counted once. */
+  attentionChanged() {
     this.recount ??= setTimeout(async () => {
       this.recount = null;
-      await this.countDeadLetters().catch(() => {});
+      this.attention = await this.api.get("/attention").catch(() => this.attention);
       this.dispatchEvent(new Event("change"));
     }, 500);
   }
@@ -143,46 +132,17 @@ export class Store extends EventTarget {
     if (this.points.length > KEPT_POINTS) this.points.splice(0, this.points.length - KEPT_POINTS);
     for (const [topic, counted] of Object.entries(stats.byTopic)) {
       const earlier = before.stats.byTopic[topic] ?? { pub: 0, del: 0 };
-      this.noteTopic(topic, now, (counted.pub - earlier.pub) / seconds, (counted.del - earlier.del) / seconds);
+      this.noteTopic(topic, (counted.pub - earlier.pub) / seconds, (counted.del - earlier.del) / seconds);
     }
   }
 
-  noteTopic(topic, t, pub, del) {
+  noteTopic(topic, pub, del) {
     let known = this.topicRates.get(topic);
     if (!known) this.topicRates.set(topic, (known = { pub: 0, del: 0, series: [] }));
     known.pub = Math.max(0, pub);
     known.del = Math.max(0, del);
     known.series.push(known.pub);
     if (known.series.length > TOPIC_POINTS) known.series.shift();
-    const past = this.topicHistory.get(topic);
-    if (past) past.push({ t, pub: known.pub, del: known.del });
-  }
-
-  /** The rates of one topic over time: from the log, and what was seen since. */
-  historyOf(topic) {
-    if (!this.topicHistory.has(topic)) this.topicHistory.set(topic, ratesOf(this.metrics ?? [], (payload) => payload.byTopic[topic]));
-    return this.topicHistory.get(topic);
-  }
-
-  /** Counters the node wrote down before this page was opened. */
-  async readHistory() {
-    const path = topicPath(METRICS);
-    const { topics } = await this.api.get(`/topics?prefix=${METRICS}`);
-    if (!topics.some(({ topic }) => topic === METRICS)) return; // a node that has just begun
-    const { partitions } = await this.api.get(`${path}/offsets`);
-    const tail = partitions[0].tail;
-    if (!tail) return;
-    const newest = await this.api.text(`${path}/events/0/${tail}`);
-    const most = Math.max(6, Math.min(100, Math.floor(HISTORY_BYTES / newest.length)));
-    const { events } = await this.api.get(`${path}/events?partition=0&offset=${Math.max(1, tail - most + 1)}&limit=${most}`);
-    this.metrics = events.filter(({ headers }) => !headers?.node || headers.node === this.here); // every node writes its own
-    const earliest = this.points[0]?.t ?? Infinity;
-    const past = ratesOf(this.metrics, (payload) => ({ ...withoutSystem(payload), acks: payload.acks }));
-    const gauges = new Map(this.metrics.map(({ ts, payload: { inflight, dlq } }) => [ts, { inflight, dlq }]));
-    const points = past.map(({ t, pub, del, acks }) => ({ t, published: pub, delivered: del, acks, ...gauges.get(t) }));
-    this.points.unshift(...points.filter((point) => point.t < earliest));
-    this.topicHistory.clear();
-    this.dispatchEvent(new Event("change"));
   }
 
   get lag() {
@@ -205,21 +165,4 @@ function withoutSystem({ published, delivered, byTopic }) {
     rest.del -= del;
   }
   return rest;
-}
-
-/** Counters as rates. A counter that fell belongs to a node that started again: that step has no rate. */
-function ratesOf(events, pick) {
-  const rates = [];
-  let before = null;
-  for (const { ts, payload } of events) {
-    const counted = pick(payload) ?? { pub: 0, del: 0 };
-    if (before && ts > before.ts && counted.pub >= before.counted.pub && counted.del >= before.counted.del) {
-      const seconds = (ts - before.ts) / 1000;
-      const point = { t: ts };
-      for (const name of Object.keys(counted)) point[name] = (counted[name] - (before.counted[name] ?? 0)) / seconds;
-      rates.push(point);
-    } else if (rates.length) rates.push({ t: ts });
-    before = { ts, counted };
-  }
-  return rates;
 }

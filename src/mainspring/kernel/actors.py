@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import msgspec
 
     from mainspring.kernel.contracts import Contract
+    from mainspring.kernel.durable.commands import DurableCommands
     from mainspring.kernel.supervisor import HandlerSlot
 
 _TURNS_BEFORE_YIELD: Final = 64  # so that a full mailbox of quick handlers leaves room for everyone else
@@ -323,7 +324,9 @@ class HandlerActor(Mailbox):
                 except BaseException as error:
                     if not self.alive or _is_cancelled(error):
                         raise
-                    if (refusal := temporary_refusal(error)) is not None:
+                    if isinstance(error, TakenByOther):
+                        slot.withdrawn(item)
+                    elif (refusal := temporary_refusal(error)) is not None:
                         slot.refused(item, refusal)
                     else:
                         if item.doing is not None:
@@ -363,6 +366,26 @@ class HandlerActor(Mailbox):
         return mail.contract.output.encode(result)
 
 
+class TakenByOther(Exception):
+    """Another node has the command."""
+
+
+class FencedActor(HandlerActor):
+    """Of a capability with durable commands on a shared log: they begin only while the node's lease is certain."""
+
+    def _call(self, mail: Mail) -> Any:
+        durable = self._slot.exchange.durable
+        if durable is None or not mail.unrecorded or durable.is_certain():
+            return super()._call(mail)
+        return self._call_when_certain(mail, durable)
+
+    async def _call_when_certain(self, mail: Mail, durable: DurableCommands) -> Any:
+        if not await durable.may_begin(mail):
+            raise TakenByOther
+        result = super()._call(mail)
+        return await result if inspect.isawaitable(result) else result
+
+
 def wanted(mail: Iterable[Mail]) -> list[Mail]:
     """Mail that somebody waits for, or that must be done in any case."""
     return [each for each in mail if each.origin is None or not each.closed or each.unrecorded]
@@ -385,13 +408,11 @@ class LanedActor(Mailbox):
     def __init__(self, slot: HandlerSlot) -> None:
         super().__init__()
         plan = slot.plan
-        self._shared = HandlerActor(slot, plan.capability.concurrency, self)
-        in_order = HandlerActor(slot, 1, self)
+        self._shared = slot.lane(plan.capability.concurrency, self)
+        in_order = slot.lane(1, self)
         contracts = (*plan.contracts, *(each for some in plan.listeners.values() for each in some))
         self._own = {
-            id(each): in_order
-            if (each.kind, each.concurrency) == ("event", 1)
-            else HandlerActor(slot, each.concurrency, self)
+            id(each): in_order if (each.kind, each.concurrency) == ("event", 1) else slot.lane(each.concurrency, self)
             for each in contracts
             if each.concurrency
         }

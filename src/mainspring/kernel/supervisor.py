@@ -29,7 +29,7 @@ import msgspec
 
 from mainspring.errors import Fail
 from mainspring.kernel import errors as faults
-from mainspring.kernel.actors import HandlerActor, LanedActor, Mailbox
+from mainspring.kernel.actors import FencedActor, HandlerActor, LanedActor, Mailbox
 from mainspring.kernel.blobs import Blob, BlobPointer
 from mainspring.kernel.capability import RestartPolicy
 from mainspring.kernel.contracts import CapabilityPlan, Contract
@@ -286,7 +286,16 @@ class HandlerSlot(ActorSlot):
         self._retired: list[Any] = []  # actors that were replaced, and may still handle something
 
     def _spawn(self) -> Any:
-        return HandlerActor(self, self.plan.capability.concurrency)
+        return self.lane(self.plan.capability.concurrency)
+
+    def lane(self, limit: int, whole: Mailbox | None = None) -> HandlerActor:
+        """A mailbox of this capability whose functions handle up to so many messages at a time."""
+        fenced = self.durable and self.exchange.durable is not None and self.exchange.durable.is_shared
+        return (FencedActor if fenced else HandlerActor)(self, limit, whole)
+
+    def withdrawn(self, mail: Mail) -> None:
+        """Another node has the command that this mail brought: its outcome is the answer."""
+        self._release_senders()
 
     def lane_of(self, contract: Contract) -> Any:
         """The mailbox in which messages for this contract wait."""
@@ -381,6 +390,10 @@ class LanedSlot(HandlerSlot):
 
     def refused(self, mail: Mail, refusal: Fail) -> None:
         super().refused(mail, refusal)
+        self._next_of_key(mail)
+
+    def withdrawn(self, mail: Mail) -> None:
+        super().withdrawn(mail)
         self._next_of_key(mail)
 
     def failed(self, actor: Any, mail: Mail | None, error: BaseException) -> None:

@@ -110,9 +110,10 @@ class BatchConsuming(Consuming):
     async def _handle_batch(self, batch: _Batch, keeping: Callable[[], object], careful: bool) -> None:
         try:
             async with self._room:
+                careful = careful or self._log.shared
                 again = {each.position: each.ready.offset for each in batch if careful or each.attempt > 1}
                 for position, offset in again.items():  # one record has all events of its partition
-                    await self._settlement.store_attempt(position, offset)
+                    await self._settlement.may_begin(position, offset)
                 held = [each for each in batch if self._holds(each)]
                 if held:
                     await self._work_on(held)

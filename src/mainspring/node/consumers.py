@@ -157,6 +157,7 @@ class Consuming:
             self._decode = encoding.decoder(self._decode)
         self._room = asyncio.Semaphore(declared.concurrency)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._handle_first = self._handle_carefully if log.shared else self._handle
         self._new_work: type[EventWork] = _ScheduledWork if declared.schedule else EventWork
         if encoding is not None:
             self._new_work = _EncodedScheduledWork if declared.schedule else _EncodedWork
@@ -216,7 +217,7 @@ class Consuming:
     # -- one event
 
     def _given(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
-        handle = self._handle if attempt == 1 else self._handle_carefully
+        handle = self._handle_first if attempt == 1 else self._handle_carefully
         task = asyncio.get_running_loop().create_task(handle(position, ready, attempt))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -239,11 +240,12 @@ class Consuming:
         return any(position.is_careful() for position in self._group.positions.values())
 
     async def _handle_carefully(self, position: Position, ready: ReadyEvent, attempt: int) -> None:
-        """Call the function when the attempt is stored: if the call ends the process, it counts."""
+        """Call the function when the attempt is stored, so that it counts if it ends the process, and when it is
+        certain that the event is still this node's."""
         keeping = self._keep_lease(position, ready.offset)
         try:
             async with self._room:
-                if await self._settlement.store_attempt(position, ready.offset):
+                if await self._settlement.may_begin(position, ready.offset):
                     await self._work(position, ready, attempt)
         finally:
             keeping()

@@ -61,6 +61,7 @@ from mainspring.node.tasks import NodePort
 from mainspring.private_files import narrow
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
+from mainspring.status import AttentionDesk, GroupWatch, History, Sampler
 from mainspring.tasks import Worker, install_effects
 from mainspring.telemetry import error_keeping, tracing, with_causation
 
@@ -170,6 +171,8 @@ class Core:
             await self._start_beats()
             await self._start_consumers()
             self._move_outgoing()
+            if self.history is not None:
+                await self._undo_later(self._sampler.start, self._sampler.stop)
             self.kernel.enter_phase("ADAPT")
             adapters = await self._adapt()
             self._introduce(adapters)
@@ -299,8 +302,9 @@ class Core:
         if app is not None:
             install_effects(self.runtime, app.tasks, port)
         self.heartbeat: Heartbeat = self._heartbeat()
+        self._watch_status()
         self.kernel.register(
-            *kernel_capabilities(self.kernel),
+            *kernel_capabilities(self.kernel, self.attention),
             bus_capability(self.bus),
             run(self.kernel, self.runtime, encoding, self.bus.audit),
             beat_capability(self.heartbeat, self.kernel),
@@ -308,6 +312,22 @@ class Core:
         self._built_in = self.kernel.ids_taken
         if app is not None:
             self._install(app)
+
+    def _watch_status(self) -> None:
+        """What the people who run the node want to know."""
+        watch, step_ms = GroupWatch(self.bus), self.settings.history_interval_ms
+        self.attention: AttentionDesk = AttentionDesk(
+            clock=self.clock,
+            bus=self.bus,
+            kernel=self.kernel,
+            runtime=self.runtime,
+            cluster=self.cluster,
+            watch=watch,
+            behind_ms=self.settings.behind_ms,
+        )
+        self.history: History | None = History(self.log, self.cluster.node, step_ms) if step_ms else None
+        if self.history is not None:
+            self._sampler: Sampler = Sampler(self.bus, self.runtime, self.loop, self.history, watch)
 
     def _heartbeat(self) -> Heartbeat:
         return Heartbeat(
@@ -411,7 +431,7 @@ class Core:
 
     def _retire(self) -> None:
         """Other nodes shall ask this one for nothing any more."""
-        self._about = msgspec.structs.replace(self._about, serves=(), able=())
+        self._about = msgspec.structs.replace(self._about, serves=(), able=(), leaving=True)
         self.cluster.announce()
 
     def _install(self, app: App) -> None:

@@ -236,6 +236,8 @@ def web_runner(
         durability=lambda: core.durability.found,
         draining=lambda: core.draining,
         lost_leases=lost_leases,
+        attention=core.attention,
+        history=core.history,
         connections=connections,
         **sockets,
     )

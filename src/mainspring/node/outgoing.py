@@ -91,7 +91,7 @@ class OutgoingMover:
                     continue
             except (LogUnavailable, Unavailable):
                 raise
-            except (MainspringError, Fail, msgspec.DecodeError) as error:
+            except (MainspringError, Fail, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 self._set_aside(batch, record, error)
             batch.delete(OUTGOING, record.key, expect=record.version)
             moved += 1
@@ -102,7 +102,8 @@ class OutgoingMover:
     def _set_aside(self, batch: Batch, record: Record, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         logger.error("what a program stored as %s cannot be moved into the log: %s", record.key, reason)
-        batch.put(REFUSED, record.key, msgspec.json.encode({"reason": reason, "body": record.value.decode()}))
+        body = record.value.decode(errors="backslashreplace")
+        batch.put(REFUSED, record.key, msgspec.json.encode({"reason": reason, "body": body}))
 
     def _prepare(self, event: OutgoingEvent) -> Prepared:
         ttl = event.ttl_ms / 1000

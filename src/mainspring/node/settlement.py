@@ -99,11 +99,11 @@ class Settlement:
             self._bus.counters.nacks += 1
             self._bus.delivery.wake(self._group)
 
-    async def store_attempt(self, position: Position, offset: int) -> bool:
-        """Make durable that the event was delivered once more; False: its lease was lost meanwhile."""
+    async def may_begin(self, position: Position, offset: int) -> bool:
+        """Wait until the function may be called with the event; False: its lease was lost meanwhile."""
         while offset in self._member.held.get(position.partition, {}):
             try:
-                await self._bus.delivery.store_now(position)
+                await self._bus.delivery.before_attempt(position)
             except LogUnavailable:
                 await asyncio.sleep(_AWAY_S)
             except Refused:  # another node moved the group, or was faster; the change feed says so in a moment

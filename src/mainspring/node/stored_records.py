@@ -28,6 +28,7 @@ from mainspring.log import Batch, Change, Engine, Log, Put, Reader, Record, Resu
 from mainspring.runs.cluster import PLACEMENT_READERS
 from mainspring.runs.durable import JOURNAL, JOURNAL_READERS, LIVE, PROGRESS, RUNS, SIGNALS, UPDATES
 from mainspring.runs.durable import RECORD_READERS as RUN_READERS
+from mainspring.status import HISTORY, read_rows
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
@@ -115,6 +116,7 @@ RECORD_READERS: Final[Mapping[str, Reader]] = {
     **PLACEMENT_READERS,
     COMMANDS: read_command,
     MEMORY: read_value,
+    HISTORY: read_rows,
 }
 
 

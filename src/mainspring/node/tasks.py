@@ -212,7 +212,7 @@ class NodePort:
         self.random: Callable[[], float] = random
         self.event_loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.caller: Callable[..., Any] | None = None  # how a simulation carries out the verbs of a test
-        self.store_attempt: Callable[[LeasedTask], Awaitable[bool] | None] | None = self._store_attempt
+        self.may_begin: Callable[[LeasedTask], Awaitable[bool] | None] | None = self._may_begin
         self._kernel = kernel
         self._publish = publish
         self._tasks = BackgroundTasks(logger, "tasks of the node")
@@ -268,12 +268,15 @@ class NodePort:
             place = (task.topic, task.group, task.partition, task.offset)
             task.span = begin_delivery(tracing.recorder, task.envelope, *place, task.attempt)
 
-    def _store_attempt(self, task: LeasedTask) -> Awaitable[bool] | None:
-        """After an unclean end, and when it comes again: a task that ends the process must be counted."""
-        may_end = task.attempt > 1 or task.offset < task.position.careful_until
+    def _may_begin(self, task: LeasedTask) -> Awaitable[bool] | None:
+        """After an unclean end, and when it comes again: a task that ends the process must be counted.
+
+        On a shared log it may be another node's by now.
+        """
+        may_end = task.attempt > 1 or task.offset < task.position.careful_until or self.log.shared
         if not may_end and not task.position.is_careful():
             return None
-        return task.lane.settlement.store_attempt(task.position, task.offset)
+        return task.lane.settlement.may_begin(task.position, task.offset)
 
     def accept(self, event: LeasedTask) -> None:
         event.end_span()

@@ -460,11 +460,14 @@ class EffectContext:
         return timer
 
     async def pause(self, ms: float) -> bool:
-        """Wait for so long on the runtime's clock; False when the node stops, which ends the wait early."""
-        pauses = self._scheduler.pauses
+        """Wait for so long on the runtime's clock; False when the node stops, which ends the wait early.
+
+        A durable run also waits until it is certain that it is still this node's.
+        """
+        pauses, durable = self._scheduler.pauses, self._run.durable
         over = asyncio.Event()
         pauses.add(over)
-        self.after(ms, over.set)
+        self.after(ms, over.set if durable is None else partial(durable.when_certain, over.set))
         try:
             if not self._scheduler.finishing:
                 await over.wait()

@@ -24,6 +24,7 @@ from mainspring.loop import Loop, Watchdog
 from mainspring.runs import Runtime
 from mainspring.server.connections import Connections
 from mainspring.server.ndjson import NdjsonServer
+from mainspring.status import AttentionDesk, History
 
 STUCK_MS: Final = 30_000  # a turn that waits so long while requests are answered waits for ever
 
@@ -78,6 +79,8 @@ class NodeParts:
     guests: LoopSocket | None = None
     durability: Callable[[], Durability | None] = lambda: None  # None: the engine's server was never heard
     connections: Connections | None = None
+    attention: AttentionDesk | None = None
+    history: History | None = None
     draining: Callable[[], bool] = lambda: False
     lost_leases: LostLeases = field(default_factory=LostLeases)
     requests: Requests = field(default_factory=Counter)

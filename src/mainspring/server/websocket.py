@@ -11,7 +11,8 @@ answers no ping and is closed. A peer that hangs up with something unsent is gon
 it to read the rest, and all that time it would hold its events.
 
 A frame over the limit is answered with an ERROR and the connection goes on; only a frame so large that reading it would
-be an attack ends the connection (code 1009).
+be an attack ends the connection (code 1009). Text that is not UTF-8 ends it after its ERROR (code 1007), and a frame
+that is not masked at once (code 1002): `MaskedFrames` looks for those.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Final
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
 from mainspring.backoff import Backoff
-from mainspring.bus import BadFrame, Bus, Caller, LimitReached, Session, Who
+from mainspring.bus import BadFrame, BadJson, Bus, Caller, LimitReached, Session, Who
 from mainspring.server.connections import Connection, Connections
 from mainspring.server.http.access import Identify, chosen_protocol, while_valid
 from mainspring.server.http.problem import Handler, HttpProblem
@@ -149,6 +150,10 @@ async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: O
         connection.took_frame()
         kind = message.type
         if kind is WSMsgType.TEXT:
+            if not (message.data.isascii() or _is_utf8(message.data)):
+                session.refuse(BadJson("the frame is not UTF-8", remedy="send one JSON object per text frame"))
+                outlet.fail(WSCloseCode.INVALID_TEXT)
+                return
             session.receive(message.data)
         elif kind is WSMsgType.BINARY:
             session.refuse(BadFrame("a binary frame", remedy="send JSON as text frames"))
@@ -163,6 +168,14 @@ async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: O
             connection.is_held = False
         if taken % READS_PER_TURN == 0:  # what aiohttp has buffered is read without a pause otherwise
             await asyncio.sleep(0)
+
+
+def _is_utf8(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 class Outlet:
@@ -211,6 +224,12 @@ class Outlet:
         self._write()
         self._closed = True
         self._drained.set()
+
+    def fail(self, code: int) -> None:
+        """The peer broke the protocol: say so with the last frame, and do not wait for it to agree."""
+        self.close()
+        self._transport.write(b"\x88\x02" + code.to_bytes(2, "big"))
+        self._transport.close()
 
     def _unsent(self) -> int:
         return self._size + self._transport.get_write_buffer_size()

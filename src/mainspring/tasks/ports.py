@@ -109,10 +109,10 @@ class TaskPort(Protocol):
 
     def wall_ms(self) -> int: ...
 
-    store_attempt: Callable[[Any], Awaitable[bool] | None] | None
-    """Called before a task begins, so that it counts if it ends the process.
+    may_begin: Callable[[Any], Awaitable[bool] | None] | None
+    """Called before a task begins, so that it counts if it ends the process, and is still this worker's.
 
-    Gives what to wait for (False: its lease was lost), or None when nothing is to be stored."""
+    Gives what to wait for (False: its lease was lost), or None when it may begin at once."""
 
     def call(self, work: Coroutine[Any, Any, Any], *, for_ever: bool = False) -> Any:
         """Carry out a verb for whoever asks: gives something to await, or, for a blocking client, the result."""
@@ -174,7 +174,7 @@ class ClientPort:
         self.client = client
         self.new_id: Callable[[], str] = client.new_id
         self.random: Callable[[], float] = client.random
-        self.store_attempt: Callable[[Any], Awaitable[bool] | None] | None = self._begin
+        self.may_begin: Callable[[Any], Awaitable[bool] | None] | None = self._begin
 
     def wall_ms(self) -> int:
         return self.client.wall_ms()

@@ -339,7 +339,7 @@ class Worker:
             task.begin()
         self.done: int = 0
         self._port = port or tasks.port
-        self._store_attempt = self._port.store_attempt
+        self._may_begin = self._port.may_begin
         self._threads = threads or HandlerThreads(concurrency)
         self._concurrency = concurrency
         self._prefetch = 2 * concurrency
@@ -649,8 +649,8 @@ class Worker:
         running_task.set(context)
         handling.set((event.id, headers.get(CORRELATION)))
         try:
-            storing = None if self._store_attempt is None else self._store_attempt(event)
-            if storing is not None and not await storing:
+            waiting = None if self._may_begin is None else self._may_begin(event)
+            if waiting is not None and not await waiting:
                 self._release(taken)
                 return
             if not limit_s and event.span is None:

@@ -208,6 +208,7 @@ class Simulation:
             "data": self._folder.name,
             "audit": False,
             "metrics_interval_ms": 0,
+            "history_interval_ms": 0,
             "ping_interval_ms": _DAY_MS,
             "retention_interval_ms": _DAY_MS,
             "runs_recovery_ms": _DAY_MS,

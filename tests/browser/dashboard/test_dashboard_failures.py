@@ -45,7 +45,7 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a node with failures of every kind."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     folder = tmp_path_factory.mktemp("trouble")
-    with Serving("tests.support.failing_shop:app", folder=folder, env={"PYTHONPATH": path}, engine="memory") as node:
+    with Serving("tests.support.troubled_shop:app", folder=folder, env={"PYTHONPATH": path}, engine="memory") as node:
         url = url_of(node)
         call(url, "/topics", {"topic": "stock", "partitions": 3})
         for n in range(30):
@@ -77,7 +77,7 @@ def test_a_dead_letter_and_a_fault_show_their_traceback(trouble: str, dashboard:
     expect(page.page.locator(".detail .failure")).to_contain_text("ConnectionError: the bank does not know stolen")
     page.open("kernel?tab=faults")
     page.row("Faults", "the bank does not know printer").click()
-    expect(traceback_of(page)).to_contain_text("failing_shop.py")
+    expect(traceback_of(page)).to_contain_text("troubled_shop.py")
     page.page.locator(".detail").get_by_role("link", name="What caused it").wait_for()
 
 

@@ -62,7 +62,7 @@ async def be_busy(url: str, seconds: float) -> None:
 @pytest.fixture(scope="module")
 def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     interval = "2000" if FOR_THE_DOCS else "200"
-    with serving(tmp_path_factory.mktemp("busy"), "--node", "shop-1", MAINSPRING_METRICS_INTERVAL_MS=interval) as node:
+    with serving(tmp_path_factory.mktemp("busy"), "--node", "shop-1", MAINSPRING_HISTORY_INTERVAL_MS=interval) as node:
         url = url_of(node)
 
         def live() -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +24,8 @@ from mainspring.log import (
     Refused,
     Remove,
 )
-from tests.support.fixtures.nats import Node, OpenNode, everything, until_equal
+from mainspring.log.engines.nats import JetStreamEngine
+from tests.support.fixtures.nats import Node, OpenNode, everything, until, until_equal
 from tests.support.nats_server import NatsServer
 
 
@@ -186,3 +190,27 @@ async def test_a_closed_engine_takes_nothing(server: NatsServer, name: str, node
         await one.engine.commit([Batch()])
     with pytest.raises(LogUnavailable):
         await one.engine.get("s", "k")
+
+
+async def test_who_begins_to_watch_while_a_message_is_applied_reads_it_or_is_told(
+    server: NatsServer, name: str, node: OpenNode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts of a node watch, then read. What is being applied at that moment must be in one of the two."""
+    one, engine = await node(server.url(name)), JetStreamEngine(server.url(name), tmp_path / "replica.sqlite3")
+    await engine.open()
+    try:
+        writer, held, told = engine.replica.writer, asyncio.Queue[Callable[[], None]](), list[Change]()
+        apply = writer.apply
+        with monkeypatch.context() as patch:
+            patch.setattr(writer, "apply", lambda *given, **more: held.put_nowait(partial(apply, *given, **more)))
+            await one.log.commit(Batch([Put("s", "key", b"new")]))
+            go_on = await held.get()
+            engine.watch(told.append)
+            assert await engine.get("s", "key") is None
+        go_on()
+        await one.publish("next")
+        await until(lambda: len(told) == 2)
+        assert await engine.get("s", "key") is not None
+        assert [record.key for change in told for record in change.records] == ["key"]
+    finally:
+        await engine.close()

@@ -476,3 +476,31 @@ async def test_a_node_whose_server_was_away_goes_on_with_what_it_holds(town: Tow
         node.engine.join_again()
     await settle(2)
     assert len(payloads(one)) > before
+
+
+@in_town
+async def test_an_attempt_after_the_first_is_stored_before_it_is_made(town: Town) -> None:
+    """A node that dies cannot have made attempts of which the others know nothing: `maxAttempts` is never exceeded."""
+    first, second = town.nodes
+    await town.create("t", maxAttempts=3)
+    one = first.connect()
+    await one.subscribe("t", "g", BEGINNING)
+    await publish(second, 1)
+    await settle(0.1)
+    one.nack("t", "g", 1)
+    await settle(0.1)
+    assert [frame["attempt"] for frame in one.got] == [1, 2]
+    first.engine.cut_off = True
+    one.nack("t", "g", 1)
+    await settle(1)
+    assert len(one.got) == 2, "the third attempt could not be stored"
+    first.kill()
+    two = second.connect()
+    await two.subscribe("t", "g", BEGINNING)
+    await settle(3 * LEASE_MS / 1000)
+    assert [frame["attempt"] for frame in two.got] == [3]
+    two.nack("t", "g", 1)
+    await settle(1)
+    assert len(two.got) == 1
+    (letter,) = await second.bus.dead_letters.page("t")
+    assert letter.attempts == 3

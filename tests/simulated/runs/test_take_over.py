@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mainspring.log import Batch, Delete
-from mainspring.runs import Cancelled, Value, WaitSignal
+from mainspring.runs import Cancelled, Effect, Value, WaitSignal
 from mainspring.runs.cluster.placement import PROGRAMS as PROGRAM_SPACE
 from tests.support.shared_runs import (
     LEASE_MS,
@@ -133,6 +133,75 @@ async def test_a_stopped_node_cannot_write_an_answer_or_an_outcome_after_it_was_
     assert bytes(entry.value) == b"2"
     assert run.outcome_now() == Value("ended"), "the handle on the first node hears of it"
     assert len(await outcomes_of(world)) == 1
+
+
+class Charge(Effect[str]):
+    """Fails where its node does not."""
+
+
+@in_virtual_time
+async def test_a_stopped_node_tries_nothing_again_after_it_was_replaced(world: World) -> None:
+    """The pause between two attempts is over when it wakes; its lease is, too."""
+    a, b = await nodes(world, "a", "b")
+    tried: list[str] = []
+
+    async def charge(perform: Any) -> str:
+        paid: str = await perform(Charge())
+        return paid
+
+    def fail(effect: Charge, ctx: Any) -> Any:
+        tried.append(f"a {ctx.attempt}")
+        raise ConnectionError
+
+    def succeed(effect: Charge, ctx: Any) -> str:
+        tried.append(f"b {ctx.attempt}")
+        return "paid"
+
+    for each, handler in ((a, fail), (b, succeed)):
+        each.runtime.handle(Charge, handler, max_attempts=5, backoff=LEASE_MS / 1000)
+        each.runtime.register(charge, "charge")
+    await wait(10)
+    run = a.start(charge, id="run")
+    await wait(10)
+    assert tried == ["a 1"]
+    a.freeze()
+    await wait(3 * LEASE_MS)
+    assert tried == ["a 1", "b 2"]
+    a.thaw()
+    await wait(3 * LEASE_MS)
+    assert tried == ["a 1", "b 2"]
+    assert run.outcome_now() == Value("paid")
+
+
+@in_virtual_time
+async def test_a_step_whose_answer_was_stored_before_the_stop_is_not_followed_by_another(world: World) -> None:
+    a, b = await nodes(world, "a", "b")
+
+    async def hops(perform: Any) -> int:
+        await perform(Stop(1))
+        return int(await perform(Hop(1)))
+
+    for each in (a, b):
+        each.runtime.register(hops, "hops")
+    await wait(10)
+    run = a.start(hops, id="run")
+    await wait(10)
+    commit = a.engine.commit
+
+    async def stop_behind_it(batches: Any) -> Any:
+        """It is stored, and the process is stopped before it reads the answer."""
+        results = await commit(batches)
+        a.engine.commit = commit
+        a.freeze()
+        await wait(3 * LEASE_MS)
+        a.thaw()
+        return results
+
+    a.engine.commit = stop_behind_it
+    a.stopped[0].resume(1)
+    await wait(4 * LEASE_MS)
+    assert (a.hops, [n for _, n in b.hops]) == ([], [1])
+    assert run.outcome_now() == Value(1)
 
 
 @in_virtual_time

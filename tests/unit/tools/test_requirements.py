@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,9 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def test_the_bill_names_what_a_node_is_made_of() -> None:
     names = [name for name, _ in locked(ROOT / "requirements" / "runtime.txt") if canonical(name) not in BUILDING]
+    installed = {canonical(each.name) for each in distributions()}
+    if not {canonical(name) for name in names} <= installed:
+        pytest.skip("the locked versions are not installed here")  # as where the lowest ones are
     document = bill(names)
     assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
     found = {each["name"]: each for each in document["components"]}

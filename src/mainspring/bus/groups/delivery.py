@@ -19,11 +19,12 @@ from typing import Any, Final
 from mainspring.bus.audit import Audit
 from mainspring.bus.counters import BusCounters
 from mainspring.bus.groups.group import PAGE, Group
-from mainspring.bus.groups.position import COPIES, Position, PositionWrite, decode_copy
+from mainspring.bus.groups.position import COPIES, OpenEvent, Position, PositionWrite, decode_copy
 from mainspring.bus.groups.supply import Supply
 from mainspring.bus.topics.follow import read_on, sound
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.bus.topics.topic import Topic
+from mainspring.cluster import Suspects
 from mainspring.errors import MainspringError
 from mainspring.log import Batch, Log, StoredEvent
 from mainspring.loop import BackgroundTasks, Clock, Loop
@@ -90,6 +91,25 @@ class Delivery:
         deliver = self._supply.deliver
         for group in due:
             deliver(group, now)
+
+    def hold_suspect(self, suspects: Suspects, position: Position, event: OpenEvent) -> None:
+        """The process ended more than once with this event: deliver it when it is its turn to be handled alone."""
+        position.hold((event.offset,))
+
+        def begin() -> bool:
+            if position.group.members:
+                position.wait(event)
+                self.wake(position.group)
+            return bool(position.group.members)
+
+        def is_over() -> bool:
+            return position.open.get(event.offset) is not event or event.dying
+
+        suspects.add(position.ends[event.offset][0], begin, is_over)
+
+    async def before_attempt(self, position: Position) -> None:
+        """See the supply."""
+        await self._supply.before_attempt(position)
 
     def wake_at(self, group: Group, deadline: int) -> None:
         """Call `Group.check` at this monotonic ms, if not earlier."""

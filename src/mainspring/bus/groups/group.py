@@ -431,7 +431,9 @@ class Group:
                 return
             if self.is_expired(position, ready):
                 self.close(position, event)
-            elif not self._place(position, ready, event, now):
+            elif (event.deliveries and not self._supply.may_redeliver(position, event)) or not self._place(
+                position, ready, event, now
+            ):
                 return
             self._delivery.changed(position)
 

@@ -19,6 +19,7 @@ from mainspring.bus.groups.group import RETRY_MS, Group, LeaseView
 from mainspring.bus.groups.position import (
     COPIES,
     SPACE,
+    SUSPECT,
     OpenEvent,
     Position,
     PositionWrite,
@@ -100,25 +101,12 @@ class LocalSupply:
             self._suspects.wait_for(lambda: any(position.handles_suspect() for position in self._ended))
             for position in self._ended:
                 position.note_end()
-                suspects = [offset for offset, (ended, _) in position.ends.items() if ended > 1]
-                position.hold(suspects)
+                suspects = [offset for offset, (ended, _) in position.ends.items() if ended >= SUSPECT]
                 for offset in suspects:
-                    self._suspect(position, position.open[offset])
+                    self._delivery.hold_suspect(self._suspects, position, position.open[offset])
         batch = Batch()
         batch.put(*RUNNING, b"{}")
         await self._log.commit(batch)
-
-    def _suspect(self, position: Position, event: OpenEvent) -> None:
-        """Let it wait for its member when it is its turn."""
-
-        def begin() -> bool:
-            if position.group.members:
-                position.wait(event)
-                self._delivery.wake(position.group)
-            return bool(position.group.members)
-
-        ends = position.ends[event.offset][0]
-        self._suspects.add(ends, begin, lambda: position.open.get(event.offset) is not event or event.dying)
 
     async def _claims_of_former_nodes(self) -> dict[str, list[ClaimRecord]]:
         """What nodes held when the log was still shared by several; by the key of the position."""
@@ -179,6 +167,13 @@ class LocalSupply:
             ready = position.cursor <= position.tail.offset and not position.waiting and not group.lacks_keys(position)
             idle = 0 if ready and group.deliver_new(position, now) else idle + 1
         group.flush()
+
+    def may_redeliver(self, position: Position, event: OpenEvent) -> bool:
+        return True
+
+    async def before_attempt(self, position: Position) -> None:
+        """What the function of an event does may end the process: the attempt is stored before."""
+        await self._delivery.store_now(position)
 
     def on_members_changed(self, group: Group) -> None:
         self._registry.on_members_changed(group)

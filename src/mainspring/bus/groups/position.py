@@ -45,6 +45,7 @@ SPACE: Final = "groups"
 COPIES: Final = "redriven"  # events that were dead letters and are open again, by position and offset
 BYTES_PER_MS: Final = 2_000  # of one position's records: thousands of delayed events must not occupy the disk
 STORE_AT_MOST_MS: Final = 300
+SUSPECT: Final = 2  # ends of the process with an event, from which on it is handled alone
 CAREFUL: Final = 1_000  # new events delivered carefully after an end; what was handed out beyond is among the next ones
 
 Range = tuple[int, int]  # the first offset and the last

@@ -42,7 +42,7 @@ from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Role
 from mainspring.errors import MainspringError
-from mainspring.log import ABSENT, Batch, KeptRecord, Log, Refused
+from mainspring.log import ABSENT, Batch, DamagedEvent, KeptRecord, Log, Refused
 from mainspring.loop import Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.bus")
@@ -402,6 +402,18 @@ class GroupRegistry:
             )
             for tail in topic.tails
         ]
+
+    async def oldest_unsettled(self, info: GroupInfo) -> int | None:
+        """When the oldest event was stored that the group has not settled: epoch ms; None where nothing waits."""
+        found: list[int] = []
+        for partition, place in info.partitions.items():
+            if place.lag:
+                try:
+                    outlines = await self._log.outline(info.topic, partition, place.last_committed + 1, 1)
+                except DamagedEvent:
+                    continue
+                found += [each.ts for each in outlines]
+        return min(found, default=None)
 
     async def unsettled(self, topic_name: str) -> str:
         """A sentence about a group of the topic that has events to settle; "" when none has."""

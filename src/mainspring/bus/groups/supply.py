@@ -67,6 +67,15 @@ class Supply(Protocol):
     def deliver(self, group: Group, now: int) -> None:
         """Give out what there is and what members have room for. Cheap when there is nothing to do."""
 
+    def may_redeliver(self, position: Position, event: OpenEvent) -> bool:
+        """Whether an attempt after the first may be made now. If not, the group is woken when it may."""
+
+    async def before_attempt(self, position: Position) -> None:
+        """Wait until a function of this node may be called with an event that it was given.
+
+        Raises the errors of the log; the event may be another node's afterwards.
+        """
+
     def on_members_changed(self, group: Group) -> None:
         """A member of the group came, went, or wants something else."""
 

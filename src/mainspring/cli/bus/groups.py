@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from mainspring.cli.support.moments import start_frame
+from mainspring.cli.node.status import RANGES, RangeOption
+from mainspring.cli.support.moments import date_text, start_frame
 from mainspring.cli.support.node_options import (
     GroupArgument,
     NodeOptions,
@@ -33,14 +34,22 @@ def list_groups(
     *,
     at: NodeOptions,
 ) -> None:
-    """List groups. Members connected now, lag (events not settled yet), events in flight."""
+    """List groups. Members, lag (events not settled), events in flight, rate, and since when the oldest one waits."""
     groups = at.get("/groups", topic=topic)["groups"]
     shown = [each for each in groups if each["lag"] or not lagging]
     listing(
         shown,
         at.as_json,
-        ("topic", "group", ">members", ">lag", ">in flight"),
-        lambda each: (each["topic"], each["group"], each["members"], each["lag"], each["inflight"]),
+        ("topic", "group", ">members", ">lag", ">in flight", ">settled/s", "oldest"),
+        lambda each: (
+            each["topic"],
+            each["group"],
+            each["members"],
+            each["lag"],
+            each["inflight"],
+            each.get("rate", ""),
+            date_text(each["oldest"]) if each.get("oldest") else "",
+        ),
         empty="no groups" + (" lag" if lagging else " yet; `mainspring sub TOPIC --group NAME` makes one"),
     )
 
@@ -49,6 +58,23 @@ def list_groups(
 def show(topic: TopicArgument, group: GroupArgument, *, at: NodeOptions) -> None:
     """Show a group: where it stands in each partition."""
     _show(at.get(path("groups", topic, group)), at.as_json)
+
+
+@app.command()
+def history(topic: TopicArgument, group: GroupArgument, span: RangeOption = RANGES[0], *, at: NodeOptions) -> None:
+    """Show how a group stood over time. Lag, events settled per second, and how long the oldest one had waited."""
+    points: list[dict[str, Any]] = at.get(path("groups", topic, group, "history"), range=span)["points"]
+    listing(
+        points,
+        at.as_json,
+        ("time", ">lag", ">settled/s", ">oldest waits"),
+        lambda each: (date_text(each["t"]), int(each["lag"]), each["rate"], _wait(each["oldestMs"])),
+        empty="nothing was measured yet",
+    )
+
+
+def _wait(ms: float) -> str:
+    return f"{ms / 1000:.0f} s" if ms else ""
 
 
 @app.command()

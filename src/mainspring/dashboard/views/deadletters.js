@@ -185,7 +185,7 @@ class Letters {
 
   async change(verb, body) {
     const done = await this.ctx.api.send("POST", `/dlq/${encodeURIComponent(this.topic)}/${verb}`, body);
-    this.ctx.store.deadLettersChanged();
+    this.ctx.store.attentionChanged();
     this.hide();
     await this.load(true);
     return done;

@@ -1,13 +1,14 @@
 // Groups: who is behind, by how much, and what its members hold right now.
 
 import { groupPath, topicPath } from "../api.js";
-import { spark } from "../chart.js";
+import { History, spark } from "../chart.js";
 import { h, alone, beside, closer, empty, facts, fill, refill, head, panel, say, table, tag } from "../dom.js";
 import { action, field, question, refused, toast } from "../feedback.js";
-import { count, plural, span } from "../format.js";
+import { ago, count, exact, plural, rate, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { note, to } from "../router.js";
 
+const AGAIN_MS = 30_000; // between two questions for the small line of a group
 const STATES = { leased: "info", waiting: "warn", delayed: "", dying: "bad" };
 
 export function open(ctx) {
@@ -31,12 +32,14 @@ class Groups {
       },
       none: empty("No groups", "A group begins when somebody subscribes with its name."),
       columns: [
-        { label: "Group", width: "minmax(110px, 2fr)", sort: "group", cell: (row) => row.group },
-        { label: "Topic", width: "minmax(100px, 2fr)", sort: "topic", least: 480, cell: (row) => row.topic },
-        { label: "Members", width: "88px", kind: "r", sort: "members", least: 560, cell: (row) => count(row.members) },
-        { label: "In flight", width: "84px", kind: "r", sort: "inflight", least: 420, cell: (row) => count(row.inflight) },
-        { label: "Behind", width: "minmax(76px, 1fr)", kind: "r", sort: "lag", cell: (row) => count(row.lag) },
-        { label: "Over time", width: "130px", least: 700, cell: (row, _, cell) => this.line(row, cell) },
+        { label: "Group", width: "minmax(84px, 2fr)", sort: "group", cell: (row) => row.group },
+        { label: "Topic", width: "minmax(84px, 2fr)", sort: "topic", cell: (row) => row.topic },
+        { label: "Members", width: "88px", kind: "r", sort: "members", least: 640, cell: (row) => count(row.members) },
+        { label: "In flight", width: "84px", kind: "r", sort: "inflight", least: 720, cell: (row) => count(row.inflight) },
+        { label: "Settled /s", width: "88px", kind: "r", sort: "rate", least: 560, cell: (row) => rate(row.rate ?? 0) },
+        { label: "Oldest waits", width: "108px", kind: "r", sort: "age", least: 480, cell: (row) => (row.age ? span(row.age) : "") },
+        { label: "Behind", width: "minmax(92px, 1fr)", kind: "r", sort: "lag", cell: (row) => count(row.lag) },
+        { label: "Last 6 h", width: "130px", least: 820, cell: (row, _, cell) => this.line(row, cell) },
       ],
     });
     this.grid.element.classList.add("fill");
@@ -49,22 +52,20 @@ class Groups {
   }
 
   update() {
-    for (const group of this.ctx.store.groups) {
-      const key = `${group.topic}\n${group.group}`;
-      const seen = this.lags.get(key) ?? [];
-      seen.push(group.lag);
-      if (seen.length > 60) seen.shift();
-      this.lags.set(key, seen);
-    }
     this.draw();
-    if (this.chosen) this.load();
+    if (this.chosen) {
+      this.load();
+      this.history.update();
+    }
   }
 
   draw() {
     const wanted = this.search.value.trim().toLowerCase();
     const sign = this.order.up ? 1 : -1;
     const { name } = this.order;
+    const now = this.ctx.store.node?.now ?? Date.now();
     this.rows = this.ctx.store.groups
+      .map((group) => ({ ...group, rate: group.rate ?? 0, age: group.oldest ? Math.max(0, now - group.oldest) : 0 }))
       .filter(({ topic, group }) => `${group} ${topic}`.toLowerCase().includes(wanted))
       .sort((a, b) => (a[name] < b[name] ? -sign : a[name] > b[name] ? sign : a.group < b.group ? -1 : 1));
     const behind = this.rows.filter(({ lag }) => lag > 0).length;
@@ -74,9 +75,23 @@ class Groups {
 
   line(row, cell) {
     const canvas = cell.firstElementChild ?? cell.appendChild(h("canvas", { aria: { hidden: "true" }, css: { width: "110px", height: "20px" } }));
-    const seen = this.lags.get(`${row.topic}\n${row.group}`) ?? [];
+    const seen = this.lagsOf(row);
     spark(canvas, seen.some((value) => value > 0) ? seen : [], "brass", 110, 20);
     return undefined;
+  }
+
+  /** The lag of a group in the last hours, from the node's history; asked for when its row is seen. */
+  lagsOf({ topic, group }) {
+    const key = `${topic}\n${group}`;
+    const known = this.lags.get(key) ?? { at: 0, values: [] };
+    if (Date.now() - known.at > AGAIN_MS) {
+      this.lags.set(key, { at: Date.now(), values: known.values });
+      this.ctx.api.get(groupPath(topic, group, "/history?range=6h"), { signal: this.ctx.signal }).then(({ points }) => {
+        this.lags.set(key, { at: Date.now(), values: points.map(({ lag }) => lag) });
+        this.grid.refresh();
+      }, () => {});
+    }
+    return known.values;
   }
 
   // -- one group
@@ -84,12 +99,23 @@ class Groups {
   show(topic, group) {
     this.chosen = { topic, group };
     note(["groups", topic, group], {});
+    this.standing = h("div");
+    this.history?.close();
+    this.history = new History({
+      ctx: this.ctx,
+      path: groupPath(topic, group, "/history"),
+      charts: [
+        { label: `Events behind of ${group}`, height: 120, series: [{ name: "behind", token: "brass", pick: (point) => point.lag, format: count }] },
+        { label: `Events settled per second by ${group}`, height: 90, series: [{ name: "settled per second", token: "teal", pick: (point) => point.rate, format: rate }] },
+      ],
+    });
     this.positions = h("div");
     this.leases = h("div");
     this.acts = h("div", { class: "acts" });
     const close = closer(this.grid.element, () => this.hide());
     const detail = panel(group, { note: close, class: "detail" },
-      h("section", {}, facts([["Topic", h("a", { href: to(["topics", topic]), text: topic })]]), this.acts),
+      h("section", {}, this.standing, this.acts),
+      h("section", {}, h("h3", {}, "Over time ", this.history.choice), this.history.element),
       h("section", {}, h("h3", { text: "Where it stands" }), this.positions),
       h("section", {}, h("h3", { text: "Leases and what waits" }), this.leases));
     beside(this.split, this.grid.element, detail);
@@ -100,6 +126,7 @@ class Groups {
 
   hide() {
     this.chosen = null;
+    this.history?.close();
     note(["groups"], {});
     alone(this.split, this.grid.element);
     this.grid.refresh();
@@ -128,7 +155,20 @@ class Groups {
   drawDetail(where, held) {
     const { store } = this.ctx;
     const now = store.node?.now ?? Date.now();
-    refill(this.positions, table("Partitions", [["Partition"], ["Settled", true], ["Behind", true], ["In flight", true]], where.partitions.map((place) => [String(place.partition), count(place.lastCommitted), count(place.lag), count(place.inflight)])));
+    const { topic } = where;
+    refill(this.standing, facts([
+      ["Topic", h("a", { href: to(["topics", topic]), text: topic })],
+      ["Members", count(where.members)],
+      ["Behind", plural(where.lag, "event")],
+      ["Settled per second", where.rate === undefined ? "not measured yet" : rate(where.rate)],
+      ["Oldest unacknowledged", where.oldest ? h("span", { title: exact(where.oldest), text: `published ${ago(where.oldest, now)}` }) : "none"],
+    ]));
+    refill(this.positions, table("Partitions", [["Partition"], ["Settled", true], ["Behind", true], ["In flight", true]], where.partitions.map((place) => [
+      String(place.partition),
+      count(place.lastCommitted),
+      place.lag ? h("a", { href: to(["events"], { topic, partition: place.partition || "", offset: place.lastCommitted + 1 }), title: "The oldest that is not settled", text: count(place.lag) }) : count(place.lag),
+      count(place.inflight),
+    ])));
     const at = (lease) => (lease.epoch ? store.nodes.find((node) => node.epoch === lease.epoch)?.name ?? "" : lease.state === "leased" ? store.here : "");
     const { members } = where;
     refill(this.leases, held.leases.length
@@ -169,5 +209,6 @@ class Groups {
 
   close() {
     this.grid.close();
+    this.history?.close();
   }
 }

@@ -1,8 +1,9 @@
 // The nodes on this node's log: who they are, since when, what each does for all of them and what its program serves.
 
-import { h, alone, beside, closer, empty, facts, head, panel, refill, say, tag, time } from "../dom.js";
+import { History } from "../chart.js";
+import { h, alone, beside, closer, empty, facts, fill, head, panel, refill, say, tag, time } from "../dom.js";
 import { trouble } from "../feedback.js";
-import { ago, count, plural, span } from "../format.js";
+import { ago, count, exact, plural, rate, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { note } from "../router.js";
 
@@ -41,7 +42,10 @@ class Nodes {
     this.grid.element.classList.add("fill");
     this.split = h("div", { class: "split" }, this.grid.element);
     this.trouble = trouble();
-    this.element = h("div", { class: "stack" }, head("Nodes", this.sentence), this.trouble.element, this.engine, this.split);
+    this.away = h("ul", { class: "note-list" });
+    this.missing = panel("Away", {}, h("div", { class: "body" }, this.away));
+    this.loop = new LoopPanel(ctx);
+    this.element = h("div", { class: "stack" }, head("Nodes", this.sentence), this.trouble.element, this.missing, this.engine, this.split, this.loop.element);
     this.load();
   }
 
@@ -116,13 +120,81 @@ class Nodes {
     this.grid.refresh();
   }
 
+  drawAway() {
+    const away = this.ctx.store.attention.needs.find(({ kind }) => kind === "nodes")?.examples ?? [];
+    this.missing.hidden = !away.length;
+    refill(this.away, away.map(({ name, at }) => h("li", {}, h("b", { text: name }), " went without a goodbye", h("span", { class: "when", title: exact(at), text: ago(at, this.now) }))));
+  }
+
   update() {
     this.load();
+    this.drawAway();
+    this.loop.update(this.ctx.store.node);
   }
 
   close() {
     this.grid.close();
+    this.loop.close();
   }
+}
+
+// -- the loop of the node that this page talks to
+
+class LoopPanel {
+  constructor(ctx) {
+    this.lanes = h("div", { class: "lanes" });
+    this.blocked = h("ul", { class: "note-list" });
+    this.longest = h("p", { class: "dim" });
+    this.history = new History({ ctx, path: "/history", charts: [{ label: "Turns of the loop per second", height: 110, series: [{ name: "turns per second", token: "violet", pick: (point) => point.turns, format: rate }] }] });
+    this.element = panel("Loop", { note: this.history.choice }, h("div", { class: "body stack" }, this.lanes, this.history.element, h("h3", { text: "What blocked the loop" }), this.blocked, this.longest));
+  }
+
+  update(node) {
+    const loop = node?.loop;
+    this.element.hidden = !loop;
+    if (!loop) return;
+    const lanes = [
+      ["System lane", count(loop.system_depth)],
+      ["User lane", count(loop.user_depth)],
+      ["Completions", count(loop.completions_waiting)],
+      ["Oldest waits", span(loop.oldest_waiting_ms)],
+      ["Timers", count(loop.timers_pending)],
+      ["Failed turns", count(loop.failed_turns)],
+    ];
+    refill(this.lanes, lanes.map(([name, value]) => h("div", {}, h("b", { text: value }), h("span", { text: name }))));
+    say(this.longest, loop.longest_turn ? `The longest turn was ${loop.longest_turn} with ${span(loop.longest_turn_ns / 1e6)}.` : "");
+    this.drawBlocked(node);
+    this.history.update();
+  }
+
+  /** While something blocks the loop no page can say so. The list is made anew only when it changed: an open stack stays open. */
+  drawBlocked(node) {
+    const shown = node.slowTurns.slice(0, 8);
+    const state = shown.map((each) => each.at).join() || "none";
+    if (this.blocked.dataset.shown !== state) {
+      this.blocked.dataset.shown = state;
+      fill(this.blocked, shown.length ? shown.map(blockedItem) : h("li", { class: "dim", text: "Nothing since the node started." }));
+    }
+    [...this.blocked.querySelectorAll(".when")].forEach((element, index) => say(element, ago(shown[index].at, node.now)));
+  }
+
+  close() {
+    this.history.close();
+  }
+}
+
+function blockedItem(each) {
+  return h(
+    "li",
+    {},
+    each.kind,
+    " ",
+    h("code", { text: each.name }),
+    ` blocked it for ${span(each.ms)}`,
+    h("span", { class: "when" }),
+    each.where ? h("div", { class: "dim", text: each.where }) : null,
+    each.stack ? h("details", {}, h("summary", { text: "Stack" }), h("pre", { class: "raw", text: each.stack })) : null,
+  );
 }
 
 function promiseOf(engine, name) {

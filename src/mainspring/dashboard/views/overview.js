@@ -1,59 +1,57 @@
-// What a person wants to know first: is it moving, is something behind, did something break.
+// What a person wants to know first: what needs them, is it moving, is something behind.
 
-import { Chart, spark } from "../chart.js";
-import { h, empty, fill, refill, head, panel, say } from "../dom.js";
+import { needs } from "../attention.js";
+import { History, spark } from "../chart.js";
+import { h, empty, refill, head, panel, say } from "../dom.js";
+import { action, toast } from "../feedback.js";
 import { ago, count, plural, rate, span } from "../format.js";
 import { to } from "../router.js";
-import { WINDOW_MS } from "../store.js";
 
 const FIGURES = [
   ["Published", "/s", "blue", (point) => point.published, rate, "#/topics"],
   ["Delivered", "/s", "teal", (point) => point.delivered, rate, "#/topics"],
   ["Behind", "events", "brass", (point) => point.lag, count, "#/groups"],
   ["In flight", "events", "violet", (point) => point.inflight, count, "#/groups"],
-  ["Dead letters", "since start", "red", (point) => point.dlq, count, "#/deadletters"],
-  ["Loop turns", "/s", "ink-3", (point) => point.turns, rate, "#/kernel"],
 ];
+const BUILT_IN = new Set(["Syscall", "Timer", "Memory", "Event", "Bus", "Run", "Beat"]);
 
 export function open(ctx) {
   const { store } = ctx;
-  const chart = new Chart({
-    label: "Events per second in the last 15 minutes",
-    windowMs: WINDOW_MS,
-    series: [
-      { name: "published per second", token: "blue", pick: (point) => point.published, format: rate },
-      { name: "delivered per second", token: "teal", pick: (point) => point.delivered, format: rate, fill: false },
+  const history = new History({
+    ctx,
+    path: "/history",
+    charts: [
+      {
+        label: "Events per second",
+        series: [
+          { name: "published per second", token: "blue", pick: (point) => point.published, format: rate },
+          { name: "delivered per second", token: "teal", pick: (point) => point.delivered, format: rate, fill: false },
+        ],
+      },
+      { label: "Events behind", height: 110, series: [{ name: "behind, all groups", token: "brass", pick: (point) => point.lag, format: count }] },
     ],
   });
   const figures = FIGURES.map((figure) => makeFigure(...figure));
-  const loop = h("div", { class: "lanes" });
-  const blocked = h("ul", { class: "note-list" });
-  const longest = h("p", { class: "dim" });
+  const urgent = h("div", { class: "body" });
   const faults = h("ul", { class: "note-list" });
   const behind = h("div", { class: "rank" });
   const busy = h("div", { class: "rank" });
   const sentence = h("span");
+  const first = firstRun(ctx);
   const element = h(
     "div",
     { class: "stack" },
     head("Overview", sentence),
+    first.element,
+    panel("Needs attention", {}, urgent),
     h("div", { class: "figures" }, figures.map((figure) => figure.element)),
-    panel("Events per second", {}, h("div", { class: "body" }, chart.element)),
+    panel("Events per second", { note: history.choice }, h("div", { class: "body" }, history.element)),
     h(
       "div",
       { class: "columns" },
-      h(
-        "div",
-        { class: "stack" },
-        panel("Busiest topics", { note: "published per second" }, h("div", { class: "body" }, busy)),
-        panel("Faults", { note: h("a", { href: to(["kernel"], { tab: "faults" }), text: "all" }) }, h("div", { class: "body" }, faults)),
-      ),
-      h(
-        "div",
-        { class: "stack" },
-        panel("Groups that are behind", { note: "events" }, h("div", { class: "body" }, behind)),
-        panel("Loop", {}, h("div", { class: "body stack" }, loop, h("h3", { text: "What blocked the loop" }), blocked, longest)),
-      ),
+      panel("Busiest topics", { note: "published per second" }, h("div", { class: "body" }, busy)),
+      panel("Groups with the most to do", { note: "events behind" }, h("div", { class: "body" }, behind)),
+      panel("Faults since the start", { note: h("a", { href: to(["kernel"], { tab: "faults" }), text: "all" }) }, h("div", { class: "body" }, faults)),
     ),
   );
 
@@ -63,17 +61,60 @@ export function open(ctx) {
     const others = store.shared ? `, one of ${plural(store.nodes.length, "node")} on the log` : "";
     const place = store.here ? `${store.here}${others}. ` : "";
     say(sentence, `${place}Mainspring ${node.version}, up ${span(node.now - node.started)}, ${plural(store.stats.connections, "connection")}.${refusals(store.stats.refused)}`);
+    refill(urgent, needs(store.attention, node.now));
     for (const figure of figures) figure.update(points);
-    chart.draw(points, node.now);
-    drawLoop(loop, longest, node);
-    drawBlocked(blocked, node);
+    history.update();
     drawFaults(faults, node);
-    rank(busy, busiest(store), "Nothing was published in the last seconds.");
+    rank(busy, busiest(store), points.length ? "Nothing was published in the last seconds." : "Counting begins now.");
     rank(behind, furthest(store), "Every group has settled everything.");
+    first.update();
   }
 
-  return { element, update, close: () => chart.close() };
+  return { element, update, close: () => history.close() };
 }
+
+// -- a node on which nothing has happened
+
+/** Help with the first steps, until there is a program or a topic. */
+function firstRun(ctx) {
+  const { store, api } = ctx;
+  const address = location.origin;
+  const element = panel("This node is new", {}, h(
+    "div",
+    { class: "body steps" },
+    h("p", { text: "Nothing was published here yet, and no program runs in this node. Two ways to begin:" }),
+    h("h3", { text: "Publish an event and look at it" }),
+    h("pre", { class: "raw", text: `mainspring pub hello '{"text": "hi"}' --url ${address}\nmainspring tail hello --url ${address}` }),
+    h("p", {}, action(ctx, "Publish it from here", publish, { kind: "main" })),
+    h("h3", { text: "Write a program and serve it" }),
+    h("pre", { class: "raw", text: "mainspring new shop\ncd shop\nmainspring serve shop:app --reload" }),
+    h("p", { class: "dim" }, "`mainspring demo` starts a node with a small living example. ".split("`").map((part, at) => (at % 2 ? h("code", { text: part }) : part)), "This page shows what needs a person as soon as something does; ", h("a", { href: "openapi.json", text: "the HTTP interface" }), " tells the same to programs."),
+  ));
+  element.hidden = true;
+  let known = false; // that something is there: it never becomes a new node again
+  let polls = 0;
+
+  async function publish() {
+    await api.send("POST", "/topics/hello/events", { payload: { text: "hi" } });
+    toast("Published.");
+    location.hash = to(["events"], { topic: "hello" });
+  }
+
+  async function update() {
+    if (known || polls++ % 3) return;
+    const own = store.node.kernel?.actors.some(({ id }) => !BUILT_IN.has(id));
+    known = Boolean(own || store.groups.length || store.attention.count);
+    if (!known) {
+      const { topics } = await api.get("/topics", { signal: ctx.signal }).catch(() => ({ topics: [{ topic: "?" }] }));
+      known = topics.some(({ topic }) => !topic.startsWith("system."));
+    }
+    element.hidden = known;
+  }
+
+  return { element, update };
+}
+
+// -- figures and ranks
 
 function makeFigure(name, unit, token, pick, format, href) {
   const value = h("span", { text: "–" });
@@ -84,50 +125,9 @@ function makeFigure(name, unit, token, pick, format, href) {
     const values = points.slice(-90).map(pick).filter((each) => each !== undefined);
     if (!values.length) return;
     say(value, format(values.at(-1)));
-    shown.classList.toggle("bad", token === "red" && values.at(-1) > 0);
     spark(line, values, token, line.clientWidth, 26);
   };
   return { element, update };
-}
-
-function drawLoop(place, longest, node) {
-  const { loop } = node;
-  if (!loop) return;
-  const lanes = [
-    ["System lane", count(loop.system_depth)],
-    ["User lane", count(loop.user_depth)],
-    ["Completions", count(loop.completions_waiting)],
-    ["Oldest waits", span(loop.oldest_waiting_ms)],
-    ["Timers", count(loop.timers_pending)],
-    ["Failed turns", count(loop.failed_turns)],
-  ];
-  refill(place, lanes.map(([name, value]) => h("div", {}, h("b", { text: value }), h("span", { text: name }))));
-  say(longest, loop.longest_turn ? `The longest turn was ${loop.longest_turn} with ${span(loop.longest_turn_ns / 1e6)}.` : "");
-}
-
-/** While something blocks the loop no page can say so. The list is made anew only when it changed: an open stack stays open. */
-function drawBlocked(place, node) {
-  const shown = node.slowTurns.slice(0, 8);
-  const state = shown.map((each) => each.at).join() || "none";
-  if (place.dataset.shown !== state) {
-    place.dataset.shown = state;
-    fill(place, shown.length ? shown.map(blockedItem) : h("li", { class: "dim", text: "Nothing since the node started." }));
-  }
-  [...place.querySelectorAll(".when")].forEach((element, index) => say(element, ago(shown[index].at, node.now)));
-}
-
-function blockedItem(each) {
-  return h(
-    "li",
-    {},
-    each.kind,
-    " ",
-    h("code", { text: each.name }),
-    ` blocked it for ${span(each.ms)}`,
-    h("span", { class: "when" }),
-    each.where ? h("div", { class: "dim", text: each.where }) : null,
-    each.stack ? h("details", {}, h("summary", { text: "Stack" }), h("pre", { class: "raw", text: each.stack })) : null,
-  );
 }
 
 function drawFaults(place, node) {
@@ -141,7 +141,7 @@ function drawFaults(place, node) {
     h("div", { class: "dim", text: fault.message }),
   ));
   const sums = [["faults", "fault"], ["restarts", "restart"], ["timeouts", "timeout"], ["late", "late answer"]].map(([name, one]) => plural(counters[name] ?? 0, one)).join(", ");
-  refill(place, items.length ? items : h("li", { class: "dim", text: "No actor has failed." }), h("li", { class: "dim", text: `Since the start: ${sums}.` }));
+  refill(place, items.length ? items : h("li", { class: "dim", text: "No handler has failed." }), h("li", { class: "dim", text: `${sums}.` }));
 }
 
 function when(at, now) {

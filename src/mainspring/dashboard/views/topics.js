@@ -1,13 +1,12 @@
 // Topics: all of them in one list, or one of them with its partitions, groups and rates.
 
 import { topicPath } from "../api.js";
-import { Chart, spark } from "../chart.js";
+import { History, spark } from "../chart.js";
 import { h, empty, fill, refill, head, panel, say, table, tag } from "../dom.js";
 import { action, field, question, toast, trouble } from "../feedback.js";
 import { count, plural, rate, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { note, to } from "../router.js";
-import { WINDOW_MS } from "../store.js";
 
 export function open(ctx) {
   return ctx.parts[0] ? one(ctx, ctx.parts[0]) : all(ctx);
@@ -121,13 +120,16 @@ function line(row, cell) {
 
 function one(ctx, topic) {
   const { api, store } = ctx;
-  const chart = new Chart({
-    label: `Events per second of ${topic}`,
-    windowMs: WINDOW_MS,
-    series: [
-      { name: "published per second", token: "blue", pick: (point) => point.pub, format: rate },
-      { name: "delivered per second", token: "teal", pick: (point) => point.del, format: rate, fill: false },
-    ],
+  const history = new History({
+    ctx,
+    path: topicPath(topic, "/history"),
+    charts: [{
+      label: `Events per second of ${topic}`,
+      series: [
+        { name: "published per second", token: "blue", pick: (point) => point.published, format: rate },
+        { name: "delivered per second", token: "teal", pick: (point) => point.delivered, format: rate, fill: false },
+      ],
+    }],
   });
   const partitions = h("div");
   const groups = h("div");
@@ -169,7 +171,7 @@ function one(ctx, topic) {
     head(topic, stored, actions, h("a", { class: "crumb", href: "#/topics", text: "Topics" })),
     refusals.element,
     settings,
-    panel("Events per second", {}, h("div", { class: "body" }, chart.element)),
+    panel("Events per second", { note: history.choice }, h("div", { class: "body" }, history.element)),
     panel("Partitions", {}, partitions),
     panel("Groups", {}, groups),
   );
@@ -209,10 +211,10 @@ function one(ctx, topic) {
   return {
     element,
     update: () => {
-      if (store.node) chart.draw(store.historyOf(topic), store.node.now);
+      history.update();
       load();
     },
-    close: () => chart.close(),
+    close: () => history.close(),
   };
 }
 

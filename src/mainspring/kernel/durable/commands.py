@@ -22,6 +22,7 @@ The reasons are in docs/decisions/durable-commands.md.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 from collections.abc import Callable
@@ -37,7 +38,7 @@ from mainspring.kernel.durable.recovery import CommandRecovery
 from mainspring.kernel.errors import ErrorData
 from mainspring.kernel.mail import Mail, same_content
 from mainspring.log import ABSENT, Batch, Change, InDoubt, Log, Prepared, Receipt, Refused, add_prepared
-from mainspring.loop import BackgroundTasks
+from mainspring.loop import BackgroundTasks, pause
 from mainspring.message import Message, validation_text
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
 OUTCOME_TTL_MS: Final = 7 * 86_400_000  # a week: a client that comes back after a long weekend still finds its answer
 _RETRY_MS: Final = 1_000
+_LOOK_MS: Final = 100
 _TAKEN: Final = "this id belongs to another durable command"
 _OWN_ID: Final = "give every command its own id"
 _LONGEST_ID: Final = 200
@@ -124,6 +126,39 @@ class DurableCommands:
         entry.accepted, entry.version = True, version
         mail.stored = True
         mail.slot.release()
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether other nodes could have the commands of this one."""
+        return self._log.shared
+
+    def is_certain(self) -> bool:
+        """Whether no other node can have taken this node's commands."""
+        return self._cluster.in_touch
+
+    async def may_begin(self, mail: Mail) -> bool:
+        """Wait until that is so; False when another node has this command."""
+        entry = self._open.get(mail.message.metadata.id)
+        certain = asyncio.Event()
+        self._cluster.when_in_touch(certain.set)
+        await certain.wait()
+        while entry is not None and entry.stored.epoch != self._cluster.epoch:  # the lease was lost
+            stored = await self._stored_again(entry.stored.message.metadata.id)
+            if stored is not None and (stored.outcome is not None or self._is_of_other(stored)):
+                self.taken_over(entry)
+                return False
+            await pause(self._exchange.loop, _LOOK_MS, ref=False)
+        return True
+
+    async def _stored_again(self, id: str) -> StoredCommand | None:
+        try:
+            record = await self._log.get(SPACE, id)
+        except MainspringError:
+            return None
+        return None if record is None else decode_command(record.value)
+
+    def _is_of_other(self, stored: StoredCommand) -> bool:
+        return stored.epoch != self._cluster.epoch and self._cluster.alive(stored.epoch)
 
     def _drop(self, entry: CommandEntry) -> None:
         mail = entry.mails[0]

@@ -50,6 +50,7 @@ from mainspring.runs.durable.records import (
     decode_record,
     encode_record,
 )
+from mainspring.runs.durable.state import DurableState, FencedState
 from mainspring.runs.durable.store import CHILD_MARK, LoadedRun, RunStore, SharedRunStore
 from mainspring.runs.errors import TakenOver
 from mainspring.runs.run import FAILURE, RESUME, Failed, Run, Value
@@ -76,6 +77,7 @@ class Ownership:
 
     keeps_notes_apart: bool = False
     """Whether a handler's note has a row of its own instead of standing where the answer comes."""
+    new_state: type[DurableState] = DurableState
 
     def __init__(self, durable: DurableRuns, node: str, store: RunStore) -> None:
         self.node = node
@@ -106,6 +108,14 @@ class Ownership:
     async def still_entitled(self) -> bool:
         """Whether this node's guard holds. When it does not, its runs are let go."""
         return True
+
+    def is_certain(self) -> bool:
+        """Whether no other node can have taken this node's runs."""
+        return True
+
+    def when_certain(self, call: Callable[[], object]) -> None:
+        """Call when that is so, or when the runs that were taken are let go."""
+        call()
 
     async def recover(self, look_again: bool) -> bool:
         """Go on with unfinished runs that are this node's to execute; False when that must wait for the entitlement.
@@ -242,6 +252,7 @@ class SharedOwnership(Ownership):
     """Entitled by the node's place in the cluster."""
 
     keeps_notes_apart = True  # so that an answer can always expect an empty place
+    new_state = FencedState
 
     def __init__(self, durable: DurableRuns, cluster: Cluster) -> None:
         super().__init__(durable, cluster.node, SharedRunStore(durable.log))
@@ -279,6 +290,12 @@ class SharedOwnership(Ownership):
         if not self.epoch:
             self._get_entitled()
         return self.epoch != 0
+
+    def is_certain(self) -> bool:
+        return self._cluster.in_touch
+
+    def when_certain(self, call: Callable[[], object]) -> None:
+        self._cluster.when_in_touch(call)
 
     def _get_entitled(self) -> None:
         """The guard is made once per epoch: a batch of this epoch can never carry the guard of a later one."""

@@ -143,7 +143,7 @@ class DurableRuns:
     def new_run(self, record: RunRecord, program: Program, *, opened: bool) -> Run[Any]:
         """A run of this process that has not taken a step."""
         run = self._run(record)
-        state = run.durable = DurableState(run, record, None, self.writer, self.ownership)
+        state = run.durable = self.ownership.new_state(run, record, None, self.writer, self.ownership)
         state.opened = opened
         self.bind(run, program, decode_arguments(program, record.args))
         run.lineage = of_record(record)
@@ -254,7 +254,7 @@ class DurableRuns:
     def _open(self, loaded: LoadedRun, ended_with: str = "") -> Run[Any]:
         """A loaded run without its program."""
         run = self._run(loaded.record)
-        state = run.durable = DurableState(run, loaded.record, None, self.writer, self.ownership)
+        state = run.durable = self.ownership.new_state(run, loaded.record, None, self.writer, self.ownership)
         state.version, state.opened = self.ownership.expected(loaded.version), True
         state.ended_with = ended_with
         self._add(run)

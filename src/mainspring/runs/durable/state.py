@@ -280,11 +280,19 @@ class DurableState:
         self._begun += 1
         self.counted = True
 
-        def stored(result: Receipt | Exception) -> None:
-            if not isinstance(result, TakenOver) and not run.done and self.position == position:
+        def ask() -> None:
+            if not run.done and self.position == position:
                 handler.ask(run, effect)
 
+        def stored(result: Receipt | Exception) -> None:
+            if not isinstance(result, TakenOver):
+                self._ownership.when_certain(ask)
+
         self._writer.alone([self._noted(self.attempt)], stored)
+
+    def when_certain(self, call: Callable[[], object]) -> None:
+        """Call once it is certain that this node may still execute the run, or when the run is not its own any more."""
+        self._ownership.when_certain(call)
 
     def _replay(self, effect: Any, name: str) -> bool:
         """Answer from the journal if it can; False when the handler must be asked."""
@@ -512,3 +520,26 @@ class DurableState:
             self.settle(self._run.decided)
         else:
             logger.error("the outcome of run %s cannot be stored; it goes on after a restart: %s", self._run.id, error)
+
+
+class FencedState(DurableState):
+    """Of a run on a log that several nodes share: an effect begins only while the node's lease is certain.
+
+    A node that was stopped for longer than its lease may have lost its runs. What it had under way cannot be stored
+    then, but what a handler does outside the log cannot be taken back.
+    """
+
+    __slots__ = ()
+
+    def perform(self, effect: Any, handler: RegisteredHandler) -> None:
+        if self._ownership.is_certain():
+            super().perform(effect, handler)
+            return
+        scheduler, run, steps = self._scheduler, self._run, self._run.steps
+        begin = super().perform
+
+        def go_on() -> None:
+            if not run.done and run.steps == steps:
+                begin(effect, handler)
+
+        self._ownership.when_certain(lambda: scheduler.timer(0, go_on))

@@ -7,11 +7,15 @@ while an answer is being written looks the same; there the connection is closed 
 Anybody who reaches the port can send nonsense, and should not be able to fill the log or to place something there. So
 for all of them together there is one short line in a while, which says the kind of the mistake and nothing of what was
 sent. The answer is a problem document, as everywhere.
+
+The frames of a WebSocket client are masked, or the connection ends with code 1002, as RFC 6455 demands. aiohttp takes
+them either way, so the head of each frame is looked at on its way to aiohttp's reader.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 from aiohttp import hdrs, web
@@ -23,6 +27,8 @@ from mainspring.server.http.problem import CODE_OF_STATUS, problem_response
 logger: logging.Logger = logging.getLogger("mainspring.wire.http")
 
 QUIET_S: Final = 10.0  # between two lines about requests that could not be read
+
+_NO_FRAME: Final = b"\xff\x80"  # bits that are reserved, and a kind that there is not
 
 
 class _Complaints:
@@ -41,6 +47,50 @@ class _Complaints:
         logger.warning("a request could not be read or answered: %s%s", what, more)
 
 
+class MaskedFrames:
+    """Stands before aiohttp's reader of WebSocket frames, which reads no frame that is not masked.
+
+    In its place the reader gets one that no protocol knows, so that it ends the connection as for any other mistake.
+    The head of a frame that came only in part waits here for the rest.
+    """
+
+    __slots__ = ("_head", "_next", "_reader")
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self._head = b""
+        self._next = 0  # where the next frame begins in the data to come
+
+    def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+        """Pass on what arrived."""
+        if self._head:
+            data, self._head = self._head + data, b""
+        begins, size = self._next, len(data)
+        while begins + 1 < size:
+            second = data[begins + 1]
+            if 128 <= second < 254:
+                begins += second - 122
+            elif second == 254 and begins + 4 <= size:
+                begins += 8 + (data[begins + 2] << 8 | data[begins + 3])
+            elif second == 255 and begins + 10 <= size:
+                begins += 14 + int.from_bytes(data[begins + 2 : begins + 10], "big")
+            elif second < 128:
+                data = data[:begins] + _NO_FRAME
+                begins = size = len(data)
+            else:
+                break
+        if begins < size:
+            data, self._head = data[:begins], data[begins:]
+            size = begins
+        self._next = begins - size
+        fed: tuple[bool, bytes] = self._reader.feed_data(data)
+        return fed
+
+    def feed_eof(self) -> None:
+        """Nothing more comes."""
+        self._reader.feed_eof()
+
+
 class HttpConnection(web.RequestHandler):
     """A connection of a client."""
 
@@ -50,6 +100,10 @@ class HttpConnection(web.RequestHandler):
         super().__init__(server, **settings)
         self._complaints = complaints
         self._half_closed = False
+
+    def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
+        """The connection speaks WebSocket from now on."""
+        super().set_parser(MaskedFrames(parser), data_received_cb)  # type: ignore[arg-type]
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The peer sends nothing more. True: it still gets an answer."""

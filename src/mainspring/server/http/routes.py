@@ -25,7 +25,17 @@ from mainspring.server.health import Requests
 from mainspring.server.http.access import OriginCheck, while_valid
 from mainspring.server.http.call import Call, Face, json_response
 from mainspring.server.http.documents.openapi import build_document
-from mainspring.server.http.operations import dead_letters, events, groups, messages, node, schedules, schemas, topics
+from mainspring.server.http.operations import (
+    dead_letters,
+    events,
+    groups,
+    messages,
+    node,
+    schedules,
+    schemas,
+    status,
+    topics,
+)
 from mainspring.server.http.problem import Handler, HttpProblem, problems
 from mainspring.server.http.table import PATH_PARAMETERS, Operation, gives
 from mainspring.telemetry import tracing
@@ -41,7 +51,7 @@ async def show_openapi(_: Call) -> bytes:
     return openapi_text()
 
 
-_MODULES: Final = (topics, events, groups, dead_letters, schedules, schemas, messages, node)
+_MODULES: Final = (topics, events, groups, dead_letters, schedules, schemas, messages, node, status)
 OPERATIONS: Final = tuple(operation for module in _MODULES for operation in module.operation)
 
 

@@ -219,6 +219,7 @@ class System:
             "allowed_origins": (f"http://{name}:7070",),
             "audit": False,
             "metrics_interval_ms": 0,
+            "history_interval_ms": 0,
             "slow_enzyme_ms": 0,
             "node_lease_ms": LEASE_MS,
             "runs_recovery_ms": 2_000,

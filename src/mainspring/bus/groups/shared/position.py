@@ -81,6 +81,8 @@ class SharedPosition:
         self.retry_at: int = 0  # monotonic ms before which nothing is written: the last write failed
         self.failures: int = 0  # writes in a row
         self.turn: tuple[int, int] | None = None  # the version at which there is something to take, and since when
+        self.counting: set[int] = set()  # events whose next attempt is stored before it is made
+        self._counted: tuple[int, dict[int, int]] = (ABSENT, {})  # by the version of this node's claim: deliveries
 
     # -- what the log says
 
@@ -125,6 +127,9 @@ class SharedPosition:
         below = min([self.next_offset, *self.free, *(offset for offset in lowest if offset is not None)])
         position.durable = max(position.durable, self.last_committed, below - 1)
         position.floor = max(position.floor, self.last_committed)
+        if position.ends:
+            kept = position.open.keys() | self.returning.keys()
+            position.ends = {offset: ends for offset, ends in position.ends.items() if offset in kept}
 
     def forget_bodies(self) -> None:
         """Bodies are only kept for what may be delivered from here."""
@@ -169,12 +174,28 @@ class SharedPosition:
             for offset, event in (*self.position.open.items(), *returning.items())
             if offset not in without
         }
+        if self.counting:
+            opened = self.position.open
+            self.counting = {each for each in self.counting if each in opened and opened[each].member is None}
+            for offset in self.counting - without:
+                events[offset] = msgspec.structs.replace(events[offset], deliveries=events[offset].deliveries + 1)
         for offset, event in taken.items():
             state = event.state
             if event.at_once:
                 state = msgspec.structs.replace(state, deliveries=state.deliveries + 1)
             events[offset] = state
         return pack(events)
+
+    def has_counted(self, event: OpenEvent, epoch: int) -> bool:
+        """Whether this node's claim, as it is in the log, counts the next attempt; if not, the next write will."""
+        claim = self.claims.get(epoch)
+        if claim is not None:
+            if self._counted[0] != claim.version:
+                self._counted = (claim.version, {each[0]: each[1] for each in claim.record.retried})
+            if self._counted[1].get(event.offset, 0) > event.deliveries:
+                return True
+        self.counting.add(event.offset)
+        return False
 
     def free_after(
         self, to_wall: int, taken: Iterable[int], passed: Iterable[int], orphans: Iterable[ClaimRecord]
@@ -230,13 +251,13 @@ class SharedPosition:
         for event in list(self.position.open.values()):
             self.return_to_group(event)
 
-    def on_stored(self, number: int, now: int, to_wall: int) -> None:
-        """The claim of this write is in the log; earlier ones can never be."""
+    def on_stored(self, number: int, now: int, to_wall: int) -> list[OpenEvent]:
+        """The claim of this write is in the log; earlier ones can never be. Gives the events that it took."""
         write = self.writes.pop(number, None)
         for earlier in [each for each in self.writes if each < number]:
             self.writes.pop(earlier).outcome.happened = False
         if write is None:
-            return
+            return []
         write.outcome.happened = True
         for offset in write.returned:
             self.returning.pop(offset, None)
@@ -244,18 +265,22 @@ class SharedPosition:
         for offset in write.settled:
             self.returning.pop(offset, None)
         group.settle(position, write.settled, position.resets)  # who submitted the write may never be answered
+        adopted: list[OpenEvent] = []
         for offset, taken in write.taken.items():
             state = taken.state
             due = state.due - to_wall if state.due else 0
             if state.ended:
                 position.ends[offset] = (state.ended, state.noted)
-            group.adopt(position, state.opened(offset), taken.ready, due, now, returned=taken.returned)
+            adopted.append(state.opened(offset))
+            group.adopt(position, adopted[-1], taken.ready, due, now, returned=taken.returned)
+        return adopted
 
     def drop(self) -> None:
         """The group was moved, or what this node had taken is no longer its own."""
         self.position.group.end_leases(self.position)
         self.position.clear()
         self.returning.clear()
+        self.counting.clear()
         for write in self.writes.values():
             write.outcome.happened = False
         self.writes.clear()

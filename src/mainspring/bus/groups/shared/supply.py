@@ -40,6 +40,7 @@ from mainspring.bus.groups.position import (
     NOTHING,
     REOPENED,
     SPACE,
+    SUSPECT,
     OpenEvent,
     Position,
     PositionRecord,
@@ -136,6 +137,8 @@ class SharedSupply:
         self._cluster.on_death(self._on_death)
         self._cluster.on_fenced(self._on_fenced)
         self._cluster.on_in_touch(self._on_in_touch)
+        self._cluster.suspects.use(lambda ms, look: self._loop.schedule(ms, lambda _: look(), None, ref=False))
+        self._cluster.suspects.wait_for(self._handles_suspect)
 
     async def catch_up(self) -> None:
         await self._feed.catch_up(self._cluster.node)
@@ -240,7 +243,8 @@ class SharedSupply:
             if shared.lost:
                 shared.drop()
             elif shared in stored:
-                shared.on_stored(stored[shared], now, to_wall)
+                for event in shared.on_stored(stored[shared], now, to_wall):
+                    self._hold_suspect(position, event)
                 self._delete_copies(shared)
             own = shared.claims.get(self._cluster.epoch)
             if own is not None and own.lowest is None and shared.last_committed < position.committed():
@@ -248,6 +252,16 @@ class SharedSupply:
             shared.forget_bodies()
             if group.members or shared.returning:
                 self._delivery.wake(group)
+
+    def _hold_suspect(self, position: Position, event: OpenEvent) -> None:
+        """Functions of this node are called with it alone, if nodes ended with it more than once."""
+        ends = position.ends.get(event.offset, (0, 0))[0]
+        if ends >= SUSPECT and not event.dying and self._registry.is_in_process(position.group):
+            self._delivery.hold_suspect(self._cluster.suspects, position, event)
+
+    def _handles_suspect(self) -> bool:
+        groups = [group for group in self._registry.all() if self._registry.is_in_process(group)]
+        return any(position.handles_suspect() for group in groups for position in group.positions.values())
 
     # -- other nodes
 
@@ -353,7 +367,7 @@ class SharedSupply:
                 transfer.take(room, self._presence, now, self._to_wall())
             elif all(claim.lowest() is None for claim in shared.other_claims(self._cluster.epoch)):
                 transfer.take_in_order(room)
-        if transfer.moves_something():
+        if transfer.moves_something() or shared.counting:
             self._write(transfer)
         return len(transfer.taken)
 
@@ -371,6 +385,17 @@ class SharedSupply:
             return False
         group.check_at(turn_at)
         return True
+
+    def may_redeliver(self, position: Position, event: OpenEvent) -> bool:
+        """Once the attempt is in the log: if the node ends before it could store it, it counts all the same."""
+        return position.group.choice.someone_has_room and position.shared.has_counted(event, self._cluster.epoch)
+
+    async def before_attempt(self, position: Position) -> None:
+        """Attempts are stored already; but a node that was stopped may have lost its lease, and the event with it."""
+        if not self._cluster.in_touch:
+            certain = asyncio.Event()
+            self._cluster.when_in_touch(certain.set)
+            await certain.wait()
 
     def on_members_changed(self, group: Group) -> None:
         self._presence.changed(group)

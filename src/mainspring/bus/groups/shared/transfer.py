@@ -11,7 +11,7 @@ from typing import Final
 
 from mainspring.bus.groups.group import MAX_OPEN, PAGE, PARKED
 from mainspring.bus.groups.member import Member
-from mainspring.bus.groups.position import NEW
+from mainspring.bus.groups.position import NEW, SUSPECT
 from mainspring.bus.groups.shared.position import SharedPosition, TakenEvent
 from mainspring.bus.groups.shared.presence import Presence
 from mainspring.bus.topics.tail import ReadyEvent
@@ -69,7 +69,7 @@ class Transfer:
                 if not presence.anyone_accepts(group, ready):
                     shared.vanished.add(offset)  # settled
                 continue
-            self.taken[offset] = TakenEvent(state, ready)
+            self.taken[offset] = TakenEvent(state, ready, at_once=state.ended < SUSPECT)
             room -= 1
         if room > 0:
             self._take_new(room, rooms, presence)

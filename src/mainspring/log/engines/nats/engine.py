@@ -279,7 +279,9 @@ class JetStreamEngine(ReadThrough, Watched):
         self._applying = True
         count = min(len(self._waiting), MOST_AT_ONCE)
         messages = [self._waiting[index] for index in range(count)]
-        report = bool(self._watchers) and self._caught_up is None  # what was before the opening is not reported
+        # What was before the opening is not reported. Everything else is, also while nobody watches: who begins to
+        # before this is applied may read the log as it was.
+        report = self._caught_up is None or messages[-1].seq > self._goal
         self.replica.writer.apply(messages, report=report, done=self._applied_in_thread)
 
     def _applied_in_thread(self, outcomes: list[ApplyOutcome], error: MainspringError | None) -> None:

@@ -63,7 +63,7 @@ from mainspring.log.engines.postgres.connection import (
     translated,
 )
 from mainspring.log.engines.postgres.plan import CommitPlan, KnownState, Partition
-from mainspring.log.engines.postgres.reader import OUTGOING_PAGE, PAGE, PostgresReader, record_of
+from mainspring.log.engines.postgres.reader import OUTGOING_PAGE, PAGE, PostgresReader, mark_of, record_of
 from mainspring.log.engines.postgres.recent import RECENT_BYTES, RecentEvents
 from mainspring.log.engines.postgres.tables import (
     OUTGOING_VERSION,
@@ -271,6 +271,10 @@ class PostgresEngine(Watched):
             for row in rows:
                 if row["number"] == known.number + 1:
                     effects = tables.decode_effects(row["body"])
+                    if effects is None:
+                        await tables.find_version(connection, self.address.schema)  # raises where a newer node wrote it
+                        _logger.error("commit %d was written by no node and is passed over", row["number"])
+                        effects = []
                     self._absorb(row["number"], row["token"], row["version"], effects)
             if len(rows) < _AT_ONCE:
                 return
@@ -606,14 +610,16 @@ class PostgresEngine(Watched):
             async for record in self._outgoing(after):
                 yield record
             return
+        last = after.encode()
         while True:
-            last = after
             rows = await self._open().read(lambda ask, last=last: self._reader.page(ask, space, prefix, last))  # type: ignore[misc]
             for row in rows:
-                yield record_of(space, row)
+                found = record_of(space, row)
+                if found is not None:
+                    yield found
             if len(rows) < PAGE:
                 return
-            after = rows[-1]["key"].decode()
+            last = rows[-1]["key"]
 
     async def _outgoing(self, after: str) -> AsyncIterator[Record]:
         number = int(after or 0)
@@ -629,14 +635,16 @@ class PostgresEngine(Watched):
         return await self._open().read(self._reader.spaces)
 
     async def marks(self) -> AsyncIterator[Mark]:
-        last: Mark | None = None
+        last = (b"", b"")
         while True:
-            page = await self._open().read(lambda ask, last=last: self._reader.mark_page(ask, last))  # type: ignore[misc]
-            for mark in page:
-                yield mark
-            if len(page) < PAGE:
+            rows = await self._open().read(lambda ask, last=last: self._reader.mark_page(ask, last))  # type: ignore[misc]
+            for row in rows:
+                mark = mark_of(row)
+                if mark is not None:
+                    yield mark
+            if len(rows) < PAGE:
                 return
-            last = page[-1]
+            last = (rows[-1]["topic"], rows[-1]["dedupe"])
 
 
 class _Attempt:

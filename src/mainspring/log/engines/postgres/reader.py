@@ -1,7 +1,12 @@
-"""Answers to readers, from the tables. Nothing of it is kept."""
+"""Answers to readers, from the tables. Nothing of it is kept.
+
+A row that no node can have written (a name that is not text, a partition below zero) is passed over, and the node's
+log names it: one such row keeps no node from working.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -22,6 +27,8 @@ from mainspring.log.contract import (
 from mainspring.log.engines.postgres.plan import Partition
 from mainspring.log.engines.postgres.tables import chunk_events, record_crc
 
+logger: logging.Logger = logging.getLogger("mainspring.log")
+
 PAGE: Final = 1_000  # records or marks asked for at once
 OUTGOING_PAGE: Final = 100  # of what programs stored; each may be a megabyte
 _MOST_CHUNKS: Final = 256  # asked for at once
@@ -35,7 +42,7 @@ class PostgresReader:
         self._bounds = f"""
             SELECT p.partition, p.tail, p.events, p.bytes, (SELECT c.first FROM {schema}.chunks c
               WHERE c.topic = p.topic AND c.partition = p.partition ORDER BY c.last LIMIT 1) AS head
-            FROM {schema}.partitions p WHERE p.topic = $1 ORDER BY p.partition"""
+            FROM {schema}.partitions p WHERE p.topic = $1 AND p.partition >= 0 AND p.tail >= 0 ORDER BY p.partition"""
         self._chunks = f"""
             SELECT first, last, body FROM (
               SELECT first, last, body, sum(events) OVER w - events AS events, sum(bytes) OVER w - bytes AS bytes
@@ -45,8 +52,10 @@ class PostgresReader:
         self._since = f"""
             SELECT first, last, body FROM {schema}.chunks
             WHERE topic = $1 AND partition = $2 AND last >= $3 AND newest >= $4 ORDER BY last LIMIT 1"""
-        self._topics = f"SELECT DISTINCT topic FROM {schema}.partitions ORDER BY topic"
-        self._tails = f"SELECT topic, partition, tail FROM {schema}.partitions"
+        self._topics = (
+            f"SELECT DISTINCT topic FROM {schema}.partitions WHERE partition >= 0 AND tail >= 0 ORDER BY topic"
+        )
+        self._tails = f"SELECT topic, partition, tail FROM {schema}.partitions WHERE partition >= 0 AND tail >= 0"
         self._record = f"SELECT value, version, crc FROM {schema}.records WHERE space = $1 AND key = $2"
         self._page = f"""
             SELECT key, value, version, crc FROM {schema}.records
@@ -110,10 +119,14 @@ class PostgresReader:
         return None
 
     async def topics(self, ask: Any) -> list[str]:
-        return [row["topic"].decode() for row in await ask.fetch(self._topics)]
+        return [row["topic"].decode() for row in await ask.fetch(self._topics) if _is_text("partitions", row["topic"])]
 
     async def tails(self, ask: Any) -> dict[Partition, int]:
-        return {(row["topic"].decode(), row["partition"]): row["tail"] for row in await ask.fetch(self._tails)}
+        return {
+            (row["topic"].decode(), row["partition"]): row["tail"]
+            for row in await ask.fetch(self._tails)
+            if _is_text("partitions", row["topic"])
+        }
 
     async def bounds(self, ask: Any, topic: str) -> list[Bounds]:
         return [
@@ -127,16 +140,16 @@ class PostgresReader:
         rows = await ask.fetch(self._record, space.encode(), key.encode())
         return _record(space.encode(), key.encode(), rows[0]) if rows else None
 
-    async def page(self, ask: Any, space: str, prefix: str, after: str) -> list[Any]:
+    async def page(self, ask: Any, space: str, prefix: str, after: bytes) -> list[Any]:
         """The next rows of a scan."""
         end = end_of_prefix(prefix)
         found: list[Any] = await ask.fetch(
-            self._page, space.encode(), after.encode(), prefix.encode(), None if end is None else end.encode()
+            self._page, space.encode(), after, prefix.encode(), None if end is None else end.encode()
         )
         return found
 
     async def spaces(self, ask: Any) -> list[str]:
-        return [row["space"].decode() for row in await ask.fetch(self._spaces)]
+        return [row["space"].decode() for row in await ask.fetch(self._spaces) if _is_text("records", row["space"])]
 
     async def versions(self, ask: Any, places: Iterable[Place]) -> dict[Place, int]:
         """Of those that exist."""
@@ -149,15 +162,29 @@ class PostgresReader:
         rows = await ask.fetch(self._marks, *_columns(places))
         return {(mark.topic, mark.dedupe): mark for mark in map(_mark, rows)}
 
-    async def mark_page(self, ask: Any, last: Mark | None) -> list[Mark]:
-        """The next marks behind this one, by topic and text."""
-        after = (b"", b"") if last is None else (last.topic.encode(), last.dedupe.encode())
-        return [_mark(row) for row in await ask.fetch(self._mark_page, *after)]
+    async def mark_page(self, ask: Any, after: tuple[bytes, bytes]) -> list[Any]:
+        """The next rows behind this topic and text."""
+        found: list[Any] = await ask.fetch(self._mark_page, *after)
+        return found
 
 
-def record_of(space: str, row: Any) -> Record:
-    """Of a row of a page. Raises `DamagedRecord`."""
-    return _record(space.encode(), row["key"], row)
+def record_of(space: str, row: Any) -> Record | None:
+    """Of a row of a page; None for one that no node has written. Raises `DamagedRecord`."""
+    return _record(space.encode(), row["key"], row) if _is_text("records", row["key"]) else None
+
+
+def mark_of(row: Any) -> Mark | None:
+    """Of a row of a page; None for one that no node has written."""
+    return _mark(row) if _is_text("marks", row["topic"]) and _is_text("marks", row["dedupe"]) else None
+
+
+def _is_text(table: str, name: bytes) -> bool:
+    try:
+        name.decode()
+    except UnicodeDecodeError:
+        logger.error("a row of %s was written by no node and is passed over: %r is not UTF-8", table, name[:100])
+        return False
+    return True
 
 
 def _record(space: bytes, key: bytes, row: Any) -> Record:

@@ -173,7 +173,12 @@ def chunk_events(topic: str, partition: int, first: int, body: bytes) -> list[St
     """The events of a row; None when its bytes are damaged."""
     if zlib.crc32(body[4:]).to_bytes(4, "big") != body[:4]:
         return None
-    chunk = _decode_chunk(body[4:])
+    try:
+        chunk = _decode_chunk(body[4:])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    if chunk.steps is not None and len(chunk.steps) != len(chunk.events):
+        return None
     if chunk.steps is None:
         return [
             StoredEvent(topic, partition, offset, e.id, e.ts, e.payload, e.key, e.headers)
@@ -230,14 +235,12 @@ def encode_effects(effects: list[CommitEffects]) -> bytes:
     return _encode(effects)
 
 
-def decode_effects(body: bytes) -> list[CommitEffects]:
-    """Raises `FormatError` for what a newer version wrote, or what is none."""
+def decode_effects(body: bytes) -> list[CommitEffects] | None:
+    """None for what no node of this version wrote."""
     try:
         return _decode_effects(body)
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        raise FormatError(
-            "a commit of the log cannot be read", remedy="all nodes of one log must know its format: upgrade this one"
-        ) from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
 
 
 # -- what programs stored, on its way into the log: rows that look like records

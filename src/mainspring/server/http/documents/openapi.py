@@ -25,6 +25,7 @@ _TAGS: Final = {
     "messages": "Commands and queries for the kernel, and the messages that passed lately.",
     "schemas": "What the payloads of a topic look like, version by version.",
     "node": "How the node is doing.",
+    "status": "What needs a person, and figures over time.",
 }
 
 

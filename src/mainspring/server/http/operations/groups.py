@@ -15,6 +15,7 @@ from mainspring.bus import GroupInfo, Start, UnknownGroup
 from mainspring.bus.groups import LeaseView
 from mainspring.server.http.call import MAX_INTEGER, Call
 from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
+from mainspring.status import group_key
 
 DEFAULT_LEASES: Final = 200
 MAX_LEASES: Final = 1_000
@@ -34,7 +35,9 @@ class GroupPartition(msgspec.Struct, frozen=True):
 class GroupStatus(msgspec.Struct, frozen=True):
     """A group of a topic: how many connections it has now, and where it stands.
 
-    `ttlMs`: it goes when it had no member for so long; 0: it stays.
+    `ttlMs`: it goes when it had no member for so long; 0: it stays. `oldest` is when the oldest event was stored that
+    it has not settled (epoch ms), `rate` how many it settled per second lately; absent where that is not known. In a
+    list, both are as of the last measurement.
     """
 
     topic: str
@@ -44,6 +47,8 @@ class GroupStatus(msgspec.Struct, frozen=True):
     inflight: int
     partitions: list[GroupPartition]
     ttlMs: int = 0
+    oldest: int | msgspec.UnsetType = msgspec.UNSET
+    rate: float | msgspec.UnsetType = msgspec.UNSET
 
 
 GroupListing: type = described("GroupListing", "Groups by topic and name.", groups=list[GroupStatus])
@@ -59,13 +64,23 @@ class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     partition: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
 
 
-def _status(info: GroupInfo) -> GroupStatus:
+def _status(info: GroupInfo, oldest: int | None = None, rate: float | None = None) -> GroupStatus:
     partitions = [
         GroupPartition(number, offsets.last_committed, offsets.lag, offsets.inflight)
         for number, offsets in sorted(info.partitions.items())
     ]
     lag, inflight = sum(each.lag for each in partitions), sum(each.inflight for each in partitions)
-    return GroupStatus(info.topic, info.group, info.members, lag, inflight, partitions, info.ttl_ms)
+    since = msgspec.UNSET if oldest is None or not lag else oldest
+    measured = msgspec.UNSET if rate is None else rate
+    return GroupStatus(info.topic, info.group, info.members, lag, inflight, partitions, info.ttl_ms, since, measured)
+
+
+def _measured(call: Call, info: GroupInfo) -> tuple[int | None, float | None]:
+    """What the node's history knows of a group: since when its oldest event waits, and its rate."""
+    history, desk = call.face.node.history, call.face.node.attention
+    key, last = group_key(info.topic, info.group), None if history is None else history.last
+    rate = None if last is None else last.groups.get(key, (0, 0.0, 0))[1]
+    return None if desk is None else desk.oldest_of_groups.get(key), rate
 
 
 @operation(
@@ -81,7 +96,7 @@ async def list_groups(call: Call) -> dict[str, list[GroupStatus]]:
         await call.check_readable(topic)
     groups = call.bus.groups.infos(topic)
     visible = await call.readable({info.topic for info in groups})
-    shown = [_status(info) for info in groups if info.topic in visible]
+    shown = [_status(info, *_measured(call, info)) for info in groups if info.topic in visible]
     return {"groups": sorted(shown, key=lambda each: (each.topic, each.group))}
 
 
@@ -92,7 +107,7 @@ async def show_group(call: Call) -> GroupStatus:
     await call.check_readable(call.topic)
     for info in call.bus.groups.infos(call.topic):
         if info.group == group:
-            return _status(info)
+            return _status(info, await call.bus.groups.oldest_unsettled(info), _measured(call, info)[1])
     raise _unknown(group)
 
 

@@ -1,0 +1,29 @@
+"""How a node does, for the people who run it.
+
+attention   what needs a person: what failed and will not mend itself, counted
+history     figures of the last minutes, hours and days, at regular times, in bounded space
+sampling    measures the node for its history
+"""
+
+from __future__ import annotations
+
+from mainspring.status.attention import Attention, AttentionDesk, Example, Need
+from mainspring.status.history import FIGURES, HISTORY, RANGES, History, HistoryRow, Range, group_key, read_rows
+from mainspring.status.sampling import GroupWatch, Sampler
+
+__all__ = [
+    "FIGURES",
+    "HISTORY",
+    "RANGES",
+    "Attention",
+    "AttentionDesk",
+    "Example",
+    "GroupWatch",
+    "History",
+    "HistoryRow",
+    "Need",
+    "Range",
+    "Sampler",
+    "group_key",
+    "read_rows",
+]
