@@ -402,7 +402,7 @@ class Arena:
                     raise
                 continue  # it was not started yet, or this node has not heard of it
             state = reply.get("data") or {}
-            if state.get("state") in ("value", "failed", "cancelled"):
+            if state.get("state") in ("done", "failed", "cancelled"):
                 found[run] = (state["state"], state.get("value"))
         return found
 

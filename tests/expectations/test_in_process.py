@@ -75,7 +75,7 @@ async def uses_every_verb(app: App, until: Any) -> None:
     run = await app.start_run(app.state.checkout, 100, id="c-1")
     assert await app.signal(run, "tip", 20)
     assert await app.outcome(run, timeout="30s") == Value(120)
-    assert (await app.run_info("c-1")).state == "value"
+    assert (await app.run_info("c-1")).state == "done"
 
     handle = await app.state.mail.enqueue("ada")
     assert await handle.result(timeout=30) == "sent to ada"

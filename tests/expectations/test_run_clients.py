@@ -99,7 +99,7 @@ async def test_the_blocking_client_has_the_same_verbs(start: Start) -> None:
             assert_type(started, StartedRun[Receipt])
             assert bus.signal(started, "paid", 7)
             assert bus.outcome(started, timeout=30) == Value(Receipt("o-1", 7))
-            assert [info.state for info in bus.runs()] == ["value"]
+            assert [info.state for info in bus.runs()] == ["done"]
 
     async with start(app) as node:
         if isinstance(node, RealNode):

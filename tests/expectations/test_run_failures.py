@@ -122,7 +122,7 @@ async def test_a_program_catches_the_failure_of_an_effect_and_compensates(start:
         await node.signal(run, "go on")
         ended = await node.outcome(run)
         text = "Charge failed: ConnectionError: the bank is away"
-        assert (ended.state, ended.value) == ("value", ["Charge", "ConnectionError", "the bank is away", text])
+        assert (ended.state, ended.value) == ("done", ["Charge", "ConnectionError", "the bank is away", text])
         assert await node.events("attempts") == [13, 13]
 
 

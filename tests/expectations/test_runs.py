@@ -38,7 +38,7 @@ async def test_a_run_goes_on_where_it_was_after_a_crash(start: Start) -> None:
         await node.crash()
         assert await node.signal(run, "decision", "ship")
         ended = await node.outcome(run)
-        assert (ended.state, ended.value) == ("value", "receipt of o-1")
+        assert (ended.state, ended.value) == ("done", "receipt of o-1")
         assert await node.events("charges") == ["o-1"]
         assert await node.events("decided") == ["ship"]
 

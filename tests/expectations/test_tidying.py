@@ -52,7 +52,7 @@ async def audited(node: RunningNode, about: str) -> None:
 async def test_a_finished_run_is_forgotten_with_its_children_and_its_id_is_free(start: Start) -> None:
     async with start(shop, audit=True) as node:
         await node.start_run("order", 5, id="o-1")
-        assert (await node.outcome("o-1")).state == "value"
+        assert (await node.outcome("o-1")).state == "done"
         assert await ids(node) == ["o-1", "o-1~1"]
         assert await node.bus.forget_run("o-1") == 2
         assert await ids(node) == []
@@ -63,7 +63,7 @@ async def test_a_finished_run_is_forgotten_with_its_children_and_its_id_is_free(
         await node.crash()
         assert await ids(node) == []
         await node.start_run("order", 6, id="o-1")  # other arguments: it is another run
-        assert (await node.outcome("o-1")).state == "value"
+        assert (await node.outcome("o-1")).state == "done"
 
 
 async def test_what_is_not_over_is_not_forgotten(start: Start) -> None:
@@ -71,7 +71,7 @@ async def test_what_is_not_over_is_not_forgotten(start: Start) -> None:
         await node.start_run("order", 0, id="o-1")
 
         async def second_child_is_over() -> bool:
-            return "o-1~2" in await ids(node) and (await node.run_state("o-1~2")).state == "value"
+            return "o-1~2" in await ids(node) and (await node.run_state("o-1~2")).state == "done"
 
         await node.until(second_child_is_over)
         for run, why in (("o-1", "is running"), ("o-1~2", "belongs to o-1")):
@@ -109,7 +109,7 @@ async def test_many_runs_are_forgotten_page_by_page(start: Start) -> None:
             return [each.id async for each in node.bus.runs(state="running")] == []
 
         await node.until(all_are_over)
-        assert await node.bus.forget_runs(state="value") == 120
+        assert await node.bus.forget_runs(state="done") == 120
         assert await ids(node) == []
 
 

@@ -29,7 +29,7 @@ MakeApp = Callable[[], App]
 
 @dataclass(frozen=True)
 class RunState:
-    """How a run stands. `state` is running, value, failed, cancelled, ..."""
+    """How a run stands. `state` is running, done, failed, cancelled, ..."""
 
     state: str
     value: Any = None

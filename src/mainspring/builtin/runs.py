@@ -44,7 +44,7 @@ from mainspring.telemetry import current_correlation
 _PAGE: Final = 50
 _ANY_TIME: Final = 2**53
 PROGRAMS_OWN: Final = frozenset({"args", "value", "reason", "note", "progress"})  # members that a codec encodes
-_EVENTS: Final = {"value": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
+_EVENTS: Final = {"done": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
 
 message: Final = Messages("Run", "Durable runs.")
 
@@ -52,7 +52,7 @@ RunId = Annotated[str, about("The id of a durable run.")]
 NotOver = Annotated[bool, about("False when the run was over.")]
 
 
-OnlyState = Annotated[str | None, about("Only running, blocked, value, failed or cancelled ones.")]
+OnlyState = Annotated[str | None, about("Only running, blocked, done, failed or cancelled ones.")]
 OnlyProgram = Annotated[str | None, about("Only runs of this program.")]
 OnlyPrefix = Annotated[str, about("Only ids that start with this.")]
 OnlyIds = Annotated[list[str] | None, about("Only these.")]
@@ -79,7 +79,7 @@ class ChangedRuns(msgspec.Struct):
 class RunState(msgspec.Struct, omit_defaults=True):
     id: str
     program: str
-    state: Annotated[str, about("running, blocked, value, failed or cancelled.")]
+    state: Annotated[str, about("running, blocked, done, failed or cancelled.")]
     created: int
     updated: int
     value: Any = None
@@ -445,7 +445,7 @@ async def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False
         state=record.state,
         created=record.created,
         updated=record.updated,
-        value=None if brief or record.state != "value" else record.value,
+        value=None if brief or record.state != "done" else record.value,
         error=record.error,
         traceback="" if brief else record.traceback,
         reason=None if brief or record.state != "cancelled" else record.reason,

@@ -50,6 +50,7 @@ from mainspring.bus.schedules.schedules import SPACE as SCHEDULES
 from mainspring.bus.schemas.registry import SPACE as SCHEMAS
 from mainspring.bus.schemas.registry import Compatibility, SchemaRegistry, SchemaVersion, read_schema
 from mainspring.bus.session import Session
+from mainspring.bus.task_calls import TaskCalls
 from mainspring.bus.topics.compaction import SPACE as COMPACTION
 from mainspring.bus.topics.compaction import read_progress
 from mainspring.bus.topics.config import TopicChange, TopicConfig
@@ -82,7 +83,8 @@ class Bus:
     or subscribed to. Errors are subclasses of `mainspring.bus.BusError`.
 
     The tables of everything the bus keeps are its attributes: `topics`, `groups`, `dead_letters`, `schemas`,
-    `schedules`; `access` decides who may, and `audit` writes down who was refused and who changed something.
+    `schedules`, `task_calls`; `access` decides who may, and `audit` writes down who was refused and who changed
+    something.
     """
 
     def __init__(
@@ -155,6 +157,9 @@ class Bus:
         self.delivery.write_dead_letters = letters.write
         self.dead_letters: DeadLetterQueue = DeadLetterQueue(
             log, self.topics, self.groups, self._supply, self.admission, self.publisher, audit
+        )
+        self.task_calls: TaskCalls = TaskCalls(
+            self, log, clock, self.topics, self.groups, self.dead_letters, self.schedules, self.access, audit
         )
         self._housekeeping = Housekeeping(
             log, clock, loop, self.delivery, self.topics, settings, role, self._write_metrics, self.groups

@@ -46,7 +46,7 @@ class StartedRun(Generic[T_co]):
 
 
 class RunInfo(msgspec.Struct, rename="camel", kw_only=True):
-    """How a run stands. `state` is running, blocked, value, failed or cancelled."""
+    """How a run stands. `state` is running, blocked, done, failed or cancelled."""
 
     id: str
     program: str
@@ -69,7 +69,7 @@ class RunInfo(msgspec.Struct, rename="camel", kw_only=True):
 class RunOptions(TypedDict, total=False):
     """Which runs: those that fit every member given.
 
-    `state` is running, blocked, value, failed or cancelled; `program` a function or its name; `prefix` the beginning of
+    `state` is running, blocked, done, failed or cancelled; `program` a function or its name; `prefix` the beginning of
     the id; `text` part of id, program, error or arguments. `since` and `until` are about when a run was created: a
     moment, or so long ago.
     """
@@ -429,7 +429,7 @@ def _value_type(program: Any) -> Any:
 def _outcome(info: RunInfo, type: Any) -> Outcome[Any] | None:
     from mainspring.runs import Cancelled, Failed, StoredFailure, Value
 
-    if info.state == "value":
+    if info.state == "done":
         try:
             return Value(msgspec.convert(info.value, type))
         except msgspec.ValidationError:  # from a former version of the program

@@ -132,10 +132,11 @@ class Run(Generic[T]):
 
     @property
     def state(self) -> str:
-        """running, blocked, value, failed or cancelled."""
+        """running, blocked, done, failed or cancelled."""
         if not self.done:
             return "running" if self.durable is None or self.durable.misfit is None else "blocked"
-        return "cancelled" if self.decided is None else self.decided.kind
+        kind = "cancelled" if self.decided is None else self.decided.kind
+        return "done" if kind == "value" else kind
 
     @property
     def is_durable(self) -> bool:

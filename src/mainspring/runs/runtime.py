@@ -360,7 +360,8 @@ class Runtime:
         """What was counted so far, as one snapshot."""
         scheduler, durable = self._scheduler, self._durable
         begun = {_KIND[is_durable]: count for is_durable, count in scheduler.begun.items()}
-        outcomes = {(_KIND[is_durable], how): count for (is_durable, how), count in scheduler.outcomes.items()}
+        ended = scheduler.outcomes.items()
+        outcomes = {(_KIND[kept], "done" if how == "value" else how): count for (kept, how), count in ended}
         effects: dict[str, int] = {}
         for handler in scheduler.handlers.values():
             if handler.asked:

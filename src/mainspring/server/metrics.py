@@ -286,7 +286,7 @@ def _runs(node: NodeParts, *, with_effects: bool) -> Iterator[Metric]:
     performed = "Effects asked of their handlers, by durable runs and by runs a message started."
     late = "Answers and endings that came for runs that were over."
     yield _counter("runs_started", "Runs that this node began to execute, or went on with.", started, "kind")
-    yield _counter("runs_outcomes", "Runs that ended: value, failed or cancelled.", outcomes, "kind", "outcome")
+    yield _counter("runs_outcomes", "Runs that ended: done, failed or cancelled.", outcomes, "kind", "outcome")
     yield _counter("runs_recovered", recovered, counts.recovered)
     yield _gauge("runs_live", "Runs without an outcome that this node executes.", runtime.live)
     yield _counter("runs_steps", "Steps of all programs.", runtime.steps)

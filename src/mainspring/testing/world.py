@@ -49,7 +49,7 @@ class SeenEvent:
 
 @dataclass(frozen=True)
 class SeenRun:
-    """One durable run. `state` is running, blocked, value, failed or cancelled; the rest says more."""
+    """One durable run. `state` is running, blocked, done, failed or cancelled; the rest says more."""
 
     id: str
     program: str

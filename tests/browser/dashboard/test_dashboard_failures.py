@@ -183,7 +183,7 @@ def test_all_that_fit_a_filter_are_changed_with_progress(trouble: str, dashboard
     page.page.get_by_role("dialog").get_by_role("button", name="Signal 60 runs").click()
     page.toast("60 runs signalled.")
     assert any("50 of 60 signalled" in text for text in told)
-    done = {"prefix": "bulk-", "state": "value"}
+    done = {"prefix": "bulk-", "state": "done"}
     until(trouble, "Run.Count", done, lambda data: [each["count"] for each in data["counts"]] == [60])
 
 

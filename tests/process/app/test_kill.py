@@ -102,7 +102,7 @@ def test_what_belongs_together_survives_being_killed_together(tmp_path: Path) ->
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             orders, found = events(node, "orders"), runs(wire)
-            if len(found) == len(orders) and all(run["state"] == "value" for run in found.values()):
+            if len(found) == len(orders) and all(run["state"] == "done" for run in found.values()):
                 break
         accepted = set(orders)
         assert set(replied) <= accepted <= set(sent)

@@ -37,7 +37,7 @@ async def test_the_numbers_are_those_of_what_happened(running: Running) -> None:
     assert value(found, "mainspring_events_published_total", topic="orders") == 2
     assert value(found, "mainspring_dead_letters_total") == 1
     assert value(found, "mainspring_runs_started_total", kind="durable") == 1
-    assert value(found, "mainspring_runs_outcomes_total", kind="durable", outcome="value") == 1
+    assert value(found, "mainspring_runs_outcomes_total", kind="durable", outcome="done") == 1
     assert value(found, "mainspring_runs_effects_total", effect="Charge") == 1
     assert value(found, "mainspring_beats_calls_total", result="failed") == 1
     assert value(found, "mainspring_beats_staged_total") == 1

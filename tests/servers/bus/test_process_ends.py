@@ -109,10 +109,11 @@ def test_what_ends_every_node_that_takes_it_has_an_end(tmp_path: Path, kind: str
         eventually(lambda: set(nodes.asked.payloads("bills")) == set(names), "the others to be handled")
 
         nodes.look_after()
-        nodes.say("command", "Run.Start", {"program": "checkout", "args": ["deadly"], "id": "deadly"})
-        ended = nodes.ending("Run.Outcome", "deadly")["error"]["message"]
-        assert "the process ended 2 times while charge was performed" in ended
-        if kind == "nats":  # the same code above all engines, and it ends five nodes
+        if kind != "nats":
+            nodes.say("command", "Run.Start", {"program": "checkout", "args": ["deadly"], "id": "deadly"})
+            ended = nodes.ending("Run.Outcome", "deadly")["error"]["message"]
+            assert "the process ended 2 times while charge was performed" in ended
+        else:  # each of these ends several nodes, which takes its time
             nodes.say("command", "Order.Place", "deadly", id="place-deadly")
             outcome = nodes.ending("Syscall.Outcome", "place-deadly")
             assert outcome["data"]["message"] == "the process ended 5 times while this command ran"

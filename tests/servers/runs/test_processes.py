@@ -109,7 +109,7 @@ def test_runs_and_beats_go_on_when_their_node_does_not(place: Site, how: str) ->
         assert b.publish("shipped", {"number": n, "by": "b"}) == 201
     if how == "stopped":
         a.process.signal(signal.SIGCONT)
-    eventually(lambda: all(state_of(b, f"run-{n}")["state"] == "value" for n in range(count)), "an outcome of each")
+    eventually(lambda: all(state_of(b, f"run-{n}")["state"] == "done" for n in range(count)), "an outcome of each")
     for n in range(count):
         assert state_of(b, f"run-{n}")["value"] == {"paid": n or 10, "shipped": "b"}
     numbers = list(range(count))

@@ -156,7 +156,7 @@ class AnAcknowledgement(Story):
 
     def check_end(self, stored: Stored) -> None:
         assert stored.settled("orders", "billing") == {1, 2, 3}
-        assert [run["state"] for run in stored.records("runs").values()] == ["value"] * 3
+        assert [run["state"] for run in stored.records("runs").values()] == ["done"] * 3
 
 
 class ADeadLetter(Story):

@@ -55,7 +55,7 @@ async def trouble(world: World, chance: random.Random, living: list[Node], every
 async def decide(world: World, living: list[Node], everyone: list[Node], started: list[str]) -> None:
     outcomes = await outcomes_of(world)
     assert sorted(outcomes) == sorted(started)
-    assert {record.state for record in outcomes.values()} == {"value"}
+    assert {record.state for record in outcomes.values()} == {"done"}
     notes = Counter(event.id.partition("@")[0] for event in await living[0].log.read("notes", 0, 1, 10_000))
     assert notes == {f"{run_id}#{3 * n:08d}": 1 for run_id in started for n in range(STEPS)}
     for run_id in started:

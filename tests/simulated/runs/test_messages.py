@@ -55,7 +55,7 @@ async def test_a_run_is_started_here_signalled_there_and_asked_about_anywhere(wo
     await wait(10)
     for node in (a, b):
         found = await node.ask("query", "Run.Outcome", {"id": "o"})
-        assert (found["state"], found["value"]) == ("value", 7)
+        assert (found["state"], found["value"]) == ("done", 7)
         assert "owner" not in found
         assert len((await node.ask("query", "Run.List", {}))["runs"]) == 1
     assert await b.ask("command", "Run.Fork", {"id": "o", "at": 1, "newId": "p"}) == {"id": "p"}

@@ -77,7 +77,7 @@ async def test_runs_of_a_dead_node_go_on_spread_over_the_living(world: World) ->
     await wait(HOUR)
     outcomes = await outcomes_of(world)
     assert len(outcomes) == 60
-    assert all(record.state == "value" for record in outcomes.values())
+    assert all(record.state == "done" for record in outcomes.values())
     assert [n for _, n in a.hops] == [1] * 60
     assert Counter(n for each in (b, c) for _, n in each.hops) == {2: 60}, "what was answered stays answered"
 

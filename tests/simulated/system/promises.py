@@ -313,7 +313,7 @@ class Promises(Verbs):
         node = end.nodes[0]
         for id in sorted(self.runs):
             record = await node.runtime.durable.store.record(id)
-            end.require(record.state == "value", f"run {id} ended as {record.state}: {record.error}")
+            end.require(record.state == "done", f"run {id} ended as {record.state}: {record.error}")
             end.require(steps[id, 1] == steps[id, 2] == 1, f"run {id} ended without its steps")
         for key, written in self.memory.items():
             value = (await node.kernel.ask("query", "Memory.Get", {"key": key}))["value"]

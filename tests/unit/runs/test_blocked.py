@@ -87,7 +87,7 @@ async def test_a_misfit_blocks_and_says_why_and_fitting_code_goes_on_at_boot(
     world = await boot(log, clock, old)
     assert await value_of(world) == Value([1, 2, "kept"])
     record = await world.runtime.durable.store.record("a")
-    assert (record.state, record.error) == ("value", None)
+    assert (record.state, record.error) == ("done", None)
     assert world.hops == [], "what is in the journal is not done again"
 
 

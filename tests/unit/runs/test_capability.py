@@ -106,8 +106,8 @@ async def test_runs_are_started_followed_and_listed_by_messages(node: Node) -> N
     assert await node.ask("Run.Start", {"program": "add", "args": [4], "id": "a"}) == {"id": "a"}
     assert await node.outcome("a") == Value(6)
     found = await node.ask("Run.Outcome", {"id": "a"}, "query")
-    assert (found["state"], found["value"], found["program"]) == ("value", 6, "add")
-    listed = await node.ask("Run.List", {"state": "value"}, "query")
+    assert (found["state"], found["value"], found["program"]) == ("done", 6, "add")
+    listed = await node.ask("Run.List", {"state": "done"}, "query")
     assert [each["id"] for each in listed["runs"]] == ["a"]
     history = await node.ask("Run.History", {"id": "a"}, "query")
     assert [entry["effect"] for entry in history["journal"]] == ["Hop"] * 4

@@ -270,7 +270,7 @@ async def test_an_outcome_is_stored_before_it_is_announced(nodes: Nodes) -> None
     )
     world.runtime.start(add, 2, durable=True, id="a")
     await world.runtime.settle()
-    assert b'"state":"value"' in states[0]
+    assert b'"state":"done"' in states[0]
 
 
 async def test_every_kind_of_ending_survives(nodes: Nodes) -> None:

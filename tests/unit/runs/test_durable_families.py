@@ -115,7 +115,7 @@ async def test_a_retry_tries_again_the_child_that_failed_the_run(log: Log, clock
     await world.runtime.settle()
     assert run.outcome_now() == Value(20 if program is outer else 10)
     assert 2 in numbers(world)
-    assert {record.state for record in await world.runtime.durable.store.runs()} == {"value"}
+    assert {record.state for record in await world.runtime.durable.store.runs()} == {"done"}
 
 
 async def test_a_cancelled_run_is_tried_again_with_the_children_it_took_along(log: Log, clock: VirtualClock) -> None:

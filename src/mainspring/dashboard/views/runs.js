@@ -8,9 +8,8 @@ import { Grid } from "../grid.js";
 import { tree } from "../json.js";
 import { note, to } from "../router.js";
 
-const STATES = { running: "info", waiting: "warn", blocked: "bad", value: "good", failed: "bad", cancelled: "warn" };
-const ORDER = ["failed", "blocked", "running", "value", "cancelled"];
-const WORDS = { value: "done" };
+const STATES = { running: "info", waiting: "warn", blocked: "bad", done: "good", failed: "bad", cancelled: "warn" };
+const ORDER = ["failed", "blocked", "running", "done", "cancelled"];
 const LONG = 500; // effects; a longer run is read anew less often while somebody looks at it
 const PAGE = 50;
 const SPANS = [["", "any time"], ["900000", "15 min"], ["3600000", "1 h"], ["86400000", "24 h"], ["604800000", "7 d"]];
@@ -47,7 +46,7 @@ class Runs {
     this.prefix = h("input", { type: "search", placeholder: "Id begins with", value: query.get("prefix") ?? "" });
     this.program = h("select", {}, h("option", { value: "", text: "any" }));
     this.wantedProgram = query.get("program") ?? "";
-    this.state = h("select", {}, ["", ...ORDER].map((name) => h("option", { value: name, text: WORDS[name] ?? (name || "any") })));
+    this.state = h("select", {}, ["", ...ORDER].map((name) => h("option", { value: name, text: name || "any" })));
     this.state.value = query.get("state") ?? "";
     this.since = h("select", {}, SPANS.map(([value, text]) => h("option", { value, text })));
     this.since.value = query.get("since") ?? "";
@@ -147,7 +146,7 @@ class Runs {
     say(this.sentence, `${plural(Math.max(all, this.rows.length), "run")}${this.rows.length < all ? `, ${count(this.rows.length)} of them here` : ""}, newest first.`);
     this.grid.setRows(this.rows.length, (index) => this.rows[index]);
     const choices = ["", ...ORDER].map((state) => [state, this.countOf(state)]).filter(([state, number]) => number || !state || state === this.state.value);
-    refill(this.countsBar, choices.map(([state, number]) => h("button", { type: "button", aria: { pressed: String(this.state.value === state) }, on: { click: () => this.choose(state) } }, WORDS[state] ?? (state || "all"), h("b", { class: STATES[state] === "bad" ? "bad" : "", text: count(number) }))));
+    refill(this.countsBar, choices.map(([state, number]) => h("button", { type: "button", aria: { pressed: String(this.state.value === state) }, on: { click: () => this.choose(state) } }, state || "all", h("b", { class: STATES[state] === "bad" ? "bad" : "", text: count(number) }))));
     this.drawBulk();
   }
 
@@ -434,7 +433,7 @@ function isOver(run) {
 }
 
 function stateTag(state, title) {
-  const made = tag(WORDS[state] ?? state, STATES[state] ?? "");
+  const made = tag(state, STATES[state] ?? "");
   if (title) made.title = title;
   return made;
 }
@@ -504,7 +503,7 @@ function bar(step, first, last) {
 }
 
 function outcome(run) {
-  if (run.state === "value") return h("section", {}, h("h3", { text: "Value" }), tree(run.value ?? null));
+  if (run.state === "done") return h("section", {}, h("h3", { text: "Value" }), tree(run.value ?? null));
   if (run.state === "blocked") return h("section", {}, h("h3", { text: "Why it is blocked" }), h("pre", { text: run.error?.message ?? "" }));
   if (run.state === "cancelled") return h("section", {}, h("h3", { text: "Reason" }), tree(run.reason ?? null));
   return null;

@@ -178,7 +178,7 @@ async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -
     if at and history.run.has_children:
         joined, last = _joined(known[:at]), known[at - 1].at
         async for child, _ in durable.store.ended_children(run_id):
-            if child.id in joined or (child.state == "value" and child.created <= last):
+            if child.id in joined or (child.state == "done" and child.created <= last):
                 record.has_children = True
                 copies += _copied(child, new_id)
     if not await durable.commit([*beginning(record), *copies]):

@@ -56,7 +56,7 @@ _FORBIDDEN: Final = frozenset("#~")  # they separate an id from an index and fro
 
 
 class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """One durable run. `state` is running, blocked, value, failed or cancelled."""
+    """One durable run. `state` is running, blocked, done, failed or cancelled."""
 
     id: str
     program: str
@@ -89,7 +89,7 @@ class RunRecord(msgspec.Struct, omit_defaults=True, kw_only=True):
 
         A value that a former version of the program returned may not fit the type; it is given as JSON has it.
         """
-        if self.state == "value":
+        if self.state == "done":
             try:
                 return Value(decode(self.value, value_type))
             except msgspec.ValidationError:
@@ -143,7 +143,10 @@ def encode_record(record: RunRecord | JournaledEffect | EarlySignals) -> bytes:
 
 
 def decode_record(text: bytes) -> RunRecord:
-    return _record_decoder.decode(text)
+    record = _record_decoder.decode(text)
+    if record.state == "value":  # what the state was called in earlier versions
+        record.state = "done"
+    return record
 
 
 def decode_entry(text: bytes) -> JournaledEffect:
@@ -216,7 +219,7 @@ def finish(record: RunRecord, outcome: Outcome[Any], value: bytes, wall_ms: int,
     """Write the outcome into the record. `value` is the encoded value of a Value; `ended_with` is for a Cancelled."""
     record.updated, record.owner, record.epoch, record.error, record.traceback = wall_ms, None, 0, None, ""
     if isinstance(outcome, Value):
-        record.state, record.value = "value", Raw(value)
+        record.state, record.value = "done", Raw(value)
     elif isinstance(outcome, Failed):
         record.state, record.error = "failed", error_fields(outcome.error)
         record.traceback = error_keeping.traceback(outcome.error)

@@ -137,7 +137,7 @@ def _problem(record: RunRecord, run: Run[Any], state: DurableState, unanswered: 
         return outcome.error.message
     if isinstance(outcome, Failed) and record.state != "failed":
         return f"it fails now: {type(outcome.error).__name__}: {outcome.error}"
-    if record.state != "value":
+    if record.state != "done":
         return ""
     if unanswered:
         return mismatch(record.id, state.position, None, unanswered[0], b"").message
