@@ -52,7 +52,7 @@ _CODES_OF_STATUS: Final = {
     401: "unauthorized",
     403: "forbidden",
     404: "not_found unknown_topic unknown_group unknown_event unknown_schedule unknown_schema unknown_run "
-    "unknown_question unknown_program unknown_beat",
+    "unknown_question unknown_program unknown_beat unknown_task unknown_call",
     405: "method_not_allowed",
     406: "not_acceptable",
     408: "body_timeout",
@@ -62,7 +62,7 @@ _CODES_OF_STATUS: Final = {
     422: "bad_payload bad_schema schema_mismatch",
     429: "rate_limited",
     500: "internal damaged_event damaged_record log_damaged",
-    503: "limit_reached unavailable log_unavailable log_gone in_doubt line_busy not_leading",
+    503: "limit_reached unavailable log_unavailable log_gone in_doubt line_busy not_leading taken_over",
 }
 
 

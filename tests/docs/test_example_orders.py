@@ -43,7 +43,8 @@ def test_a_day_at_the_shop(run_example: Callable[[str], str]) -> None:
         "o-3: {'id': 'o-3', 'cents': 3600}",
         "o-4: {'id': 'o-4', 'cents': 450}",
         "o-5: we do not sell lamp: we sell tea, cup, piano",
-        "o-6: Schema validation failed: data: Expected int >= 1 at $.pieces: Syscall.Describe shows the schema",
+        "o-6: Schema validation failed: data: Expected int >= 1 at $.pieces: "
+        "`mainspring describe Order.Place` shows the schema",
         "o-1 came twice and is one order: it will be billed and shipped once",
     ]
     assert sorted(lines[stop + 1 : stop + 4]) == [

@@ -17,6 +17,9 @@ from mainspring.bus import (
     Action,
     BadFrame,
     Bus,
+    CallFilter,
+    CallState,
+    ChangedCalls,
     DeadLetterFilter,
     Forbidden,
     GroupInfo,
@@ -26,6 +29,9 @@ from mainspring.bus import (
     ScheduleInfo,
     Start,
     Stats,
+    TaskCall,
+    TaskCallPage,
+    TaskInfo,
 )
 from mainspring.bus.topics import topic_data
 from mainspring.kernel import Capability, Context, Fail
@@ -52,6 +58,15 @@ LetterKey = Annotated[str | None, about("Only those with this key.")]
 LetterReason = Annotated[str | None, about("Only those whose reason contains this text.")]
 LetterBefore = Annotated[Natural | None, about("Only those that died before: epoch ms.")]
 LetterLimit = Annotated[Positive | None, about("At most so many, oldest first.")]
+TaskName = Annotated[str, about("The task's name: shop.send_mail, or send_mail where that is clear.")]
+CallId = Annotated[str, about("The id of a call.")]
+CallIds = Annotated[
+    Annotated[list[str], msgspec.Meta(min_length=1)] | None, about("The ids of calls; without them, all that fit.")
+]
+CallError = Annotated[str | None, about("Only those whose error contains this text.")]
+CallBefore = Annotated[Natural | None, about("Only those that were enqueued before: epoch ms.")]
+CallLimit = Annotated[Positive | None, about("At most so many, newest first.")]
+AllCalls = Annotated[bool, about("All calls of the task; without it something must be chosen.")]
 More = Annotated[bool, about("Whether there are more after the last one.")]
 
 
@@ -286,9 +301,11 @@ class _BusMessages:
     async def stats(self, ctx: Context) -> Stats:
         """Counters since the node started, and gauges of now."""
         stats = self._bus.stats()
-        readable = await self._readable(ctx, stats.by_topic)
+        disk = stats.disk
+        largest = [] if isinstance(disk, msgspec.UnsetType) else [each.topic for each in disk.largest if each.topic]
+        readable = await self._readable(ctx, {*stats.by_topic, *largest})
         shown = {topic: count for topic, count in stats.by_topic.items() if topic in readable}
-        return msgspec.structs.replace(stats, by_topic=shown)
+        return msgspec.structs.replace(stats, by_topic=shown, disk=disk and disk.without_others(readable))
 
     # --- groups
 
@@ -386,6 +403,81 @@ class _BusMessages:
         found = [each for each in self._bus.schedules.all() if each.name > after]
         visible = await self._visible(ctx, {each.topic for each in found})
         return fitting([each for each in found if each.topic in visible])
+
+    # --- tasks
+
+    @message("query", "Bus.Tasks", gives="TasksResult.tasks")
+    async def tasks(self, ctx: Context) -> list[TaskInfo]:
+        """Tasks by name: how many calls of each wait, run, are done and failed."""
+        return fitting(await self._bus.task_calls.tasks(caller_of(ctx)))
+
+    @message("query", "Bus.TaskCalls", "TaskCallsRequest")
+    async def calls(
+        self,
+        ctx: Context,
+        task: TaskName,
+        state: Annotated[CallState | None, about("Only calls in this state.")] = None,
+        limit: Limit = 20,
+        cursor: Annotated[str, about("The `next` of the answer before.")] = "",
+    ) -> TaskCallPage:
+        """Calls of a task, newest first: arguments, state, attempts, result or error."""
+        who = caller_of(ctx)
+        while True:
+            page = await self._bus.task_calls.calls(task, state=state, limit=limit, cursor=cursor, who=who)
+            if limit == 1 or len(fitting(page.calls)) == len(page.calls):
+                return page
+            limit //= 2
+
+    @message("query", "Bus.TaskCall", "TaskCallRequest")
+    async def call(self, ctx: Context, task: TaskName, id: CallId) -> TaskCall:
+        """One call of a task."""
+        return await self._bus.task_calls.call(task, id, who=caller_of(ctx))
+
+    @message("command", "Bus.RetryTaskCalls", "RetryTaskCallsRequest")
+    async def retry_calls(
+        self,
+        ctx: Context,
+        task: TaskName,
+        ids: CallIds = None,
+        error: CallError = None,
+        before: CallBefore = None,
+        limit: CallLimit = None,
+        all: AllCalls = False,
+    ) -> ChangedCalls:
+        """Have calls that failed done again, with all their attempts."""
+        wanted = CallFilter(ids=ids, error=error, before=before, limit=limit, all=all)
+        return await self._bus.task_calls.retry(task, wanted, who=caller_of(ctx))
+
+    @message("command", "Bus.CancelTaskCalls", "CancelTaskCallsRequest")
+    async def cancel_calls(
+        self,
+        ctx: Context,
+        task: TaskName,
+        ids: CallIds = None,
+        error: CallError = None,
+        before: CallBefore = None,
+        limit: CallLimit = None,
+        all: AllCalls = False,
+        reason: Annotated[str, about("Kept with the cancellation.")] = "",
+    ) -> ChangedCalls:
+        """Cancel calls that are open: one that waits never begins, one that runs is interrupted."""
+        wanted = CallFilter(ids=ids, error=error, before=before, limit=limit, all=all)
+        return await self._bus.task_calls.cancel(task, wanted, reason=reason, who=caller_of(ctx))
+
+    @message("command", "Bus.DiscardTaskCalls", "DiscardTaskCallsRequest")
+    async def discard_calls(
+        self,
+        ctx: Context,
+        task: TaskName,
+        ids: CallIds = None,
+        error: CallError = None,
+        before: CallBefore = None,
+        limit: CallLimit = None,
+        all: AllCalls = False,
+    ) -> ChangedCalls:
+        """Drop calls that failed: nobody will do them any more."""
+        wanted = CallFilter(ids=ids, error=error, before=before, limit=limit, all=all)
+        return await self._bus.task_calls.discard(task, wanted, who=caller_of(ctx))
 
 
 def _event(event: StoredEvent) -> EventView:

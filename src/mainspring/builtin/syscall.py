@@ -187,7 +187,7 @@ class _Syscall:
     async def _letters(self, ctx: Context, ids: list[str] | None, all: bool) -> list[DeadMessage]:
         if (ids is None) is not all:
             text = "Schema validation failed: data: give ids or all, one of them"
-            raise Fail(422, text, remedy="Syscall.DeadLetters shows the ids")
+            raise Fail(422, text, remedy="`mainspring dead-messages list` shows the ids")
         letters = await self._kernel.dead_messages.page(limit=MOST)
         wanted = None if ids is None else set(ids)
         chosen = [each for each in letters if wanted is None or each.id in wanted]
@@ -210,7 +210,7 @@ class _Syscall:
         try:
             return RestartResult(capability, self._kernel.start_again(capability))
         except KeyError:
-            raise Fail(404, "no such capability", remedy="Syscall.Actors lists them") from None
+            raise Fail(404, "no such capability", remedy="`mainspring actors list` shows them") from None
 
     @message("query", "Syscall.Attention")
     async def attention(self, ctx: Context) -> dict[str, Any]:

@@ -8,12 +8,14 @@ topics/         settings, tails, retention, compaction
 groups/         members that share a topic's events; leases, positions, dead letters
 schemas/        what payloads look like
 schedules/      events that are published later, and again and again
+task_calls      the tasks of programs, and what became of their calls
 access/         who may publish and subscribe; tokens
 results         what callers get: plain data that HTTP encodes as it is
 errors          what the bus refuses, each with the code of the protocol
 names           what may name a topic, a group or a schedule
 counters        numbers since the node started
 audit           `system.bus.audit`: what the bus decided
+disk            room where the log is: warning early, refusing publishes before there is none
 """
 
 from mainspring.bus.access import Access as Access
@@ -40,10 +42,12 @@ from mainspring.bus.errors import SchemaIncompatible as SchemaIncompatible
 from mainspring.bus.errors import SchemaMismatch as SchemaMismatch
 from mainspring.bus.errors import TooLarge as TooLarge
 from mainspring.bus.errors import Unavailable as Unavailable
+from mainspring.bus.errors import UnknownCall as UnknownCall
 from mainspring.bus.errors import UnknownEvent as UnknownEvent
 from mainspring.bus.errors import UnknownGroup as UnknownGroup
 from mainspring.bus.errors import UnknownSchedule as UnknownSchedule
 from mainspring.bus.errors import UnknownSchema as UnknownSchema
+from mainspring.bus.errors import UnknownTask as UnknownTask
 from mainspring.bus.errors import UnknownTopic as UnknownTopic
 from mainspring.bus.errors import UnknownType as UnknownType
 from mainspring.bus.names import SYSTEM as SYSTEM
@@ -61,6 +65,7 @@ from mainspring.bus.quotas import Quota as Quota
 from mainspring.bus.quotas import Quotas as Quotas
 from mainspring.bus.results import DeadLetter as DeadLetter
 from mainspring.bus.results import DeadLetterFilter as DeadLetterFilter
+from mainspring.bus.results import DiskState as DiskState
 from mainspring.bus.results import GroupInfo as GroupInfo
 from mainspring.bus.results import GroupOffsets as GroupOffsets
 from mainspring.bus.results import NewEvent as NewEvent
@@ -79,6 +84,13 @@ from mainspring.bus.schemas import Compatibility as Compatibility
 from mainspring.bus.schemas import SchemaCheck as SchemaCheck
 from mainspring.bus.schemas import SchemaVersion as SchemaVersion
 from mainspring.bus.session import Session as Session
+from mainspring.bus.task_calls import CallFilter as CallFilter
+from mainspring.bus.task_calls import CallState as CallState
+from mainspring.bus.task_calls import ChangedCalls as ChangedCalls
+from mainspring.bus.task_calls import TaskCall as TaskCall
+from mainspring.bus.task_calls import TaskCallPage as TaskCallPage
+from mainspring.bus.task_calls import TaskCalls as TaskCalls
+from mainspring.bus.task_calls import TaskInfo as TaskInfo
 from mainspring.bus.topics import AccessList as AccessList
 from mainspring.bus.topics import Entry as Entry
 from mainspring.bus.topics import TopicChange as TopicChange

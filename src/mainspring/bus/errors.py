@@ -98,6 +98,14 @@ class UnknownSchedule(BusError, code="unknown_schedule"):
     """No schedule of this name."""
 
 
+class UnknownTask(BusError, code="unknown_task"):
+    """No task of this name."""
+
+
+class UnknownCall(BusError, code="unknown_call"):
+    """No call of the task with this id, or none that is still kept."""
+
+
 def hidden_schedule(name: str) -> Forbidden:
     """What a limited token is told of a schedule that is not there, or that it may not see: the same."""
     return Forbidden(f"this token may use no schedule {name!r}", remedy="use one with a scope for its topic")

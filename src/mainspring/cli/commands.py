@@ -5,6 +5,7 @@ So `mainspring pub` does not pay for the tables and progress bars of the others.
 
 from __future__ import annotations
 
+import functools
 import gc
 import importlib
 from typing import Annotated, Any, Final
@@ -41,6 +42,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "groups": ("bus.groups", "app"),
     "dlq": ("bus.dlq", "app"),
     "schedules": ("bus.schedules", "app"),
+    "tasks": ("bus.tasks", "app"),
     "outbox": ("bus.outbox", "app"),
     "top": ("node.top", "top"),
     "demo": ("node.demo", "demo"),
@@ -49,7 +51,28 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "schemas": ("bus.schemas", "app"),
     "token": ("bus.token", "app"),
     "settings": ("node.settings", "settings"),
+    "shell": ("program.shell", "shell"),
 }
+
+
+@functools.cache
+def _command(name: str) -> Any:
+    """The command of this name, made when it is first asked for; `mainspring shell` asks again and again."""
+    module, attribute = COMMANDS[name]
+    # Importing makes what stays; looking for garbage meanwhile would take an eighth of the time.
+    gc.disable()
+    try:
+        found = getattr(importlib.import_module(f"mainspring.cli.{module}"), attribute)
+    finally:
+        gc.enable()
+    if isinstance(found, typer.Typer):
+        group = typer.main.get_command(found)
+    else:
+        alone = Commands("")
+        alone.command(name)(found)
+        group = typer.main.get_command(alone)
+    group.name = name
+    return tidy(group)
 
 
 class LazyCommands(CommandGroup):
@@ -59,23 +82,7 @@ class LazyCommands(CommandGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in COMMANDS:
-            return None
-        module, attribute = COMMANDS[cmd_name]
-        # Importing makes what stays; looking for garbage meanwhile would take an eighth of the time.
-        gc.disable()
-        try:
-            found = getattr(importlib.import_module(f"mainspring.cli.{module}"), attribute)
-        finally:
-            gc.enable()
-        if isinstance(found, typer.Typer):
-            group = typer.main.get_command(found)
-        else:
-            alone = Commands("")
-            alone.command(cmd_name)(found)
-            group = typer.main.get_command(alone)
-        group.name = cmd_name
-        return tidy(group)
+        return _command(cmd_name) if cmd_name in COMMANDS else None
 
     def invoke(self, ctx: Any) -> Any:
         with clean_ending():

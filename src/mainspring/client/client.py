@@ -74,6 +74,19 @@ class LetterFilter(TypedDict, total=False):
     limit: int
 
 
+class TaskCallFilter(TypedDict, total=False):
+    """Which calls of a task: those with these `ids`, and only those that every other member given fits; or `all`.
+
+    `error` is text that the error contains; `before` a moment, or so long ago; `limit` how many.
+    """
+
+    ids: list[str]
+    error: str
+    before: datetime | timedelta | int
+    limit: int
+    all: bool
+
+
 class Client(ClientConnection, NodeVerbs):
     """A connection to the bus, and what can be asked of it. Made by `connect`."""
 
@@ -624,6 +637,58 @@ class Client(ClientConnection, NodeVerbs):
     async def run_schedule(self, name: str) -> int:
         """Have a schedule's event published now, also while it is paused; its offset. The next time stays."""
         return int((await self.http.call("POST", f"/schedules/{quote(name, safe='')}/run"))["offset"])
+
+    async def tasks(self) -> list[dict[str, Any]]:
+        """The tasks there are, by name, and how many calls of each are waiting, running, done, failed and so on."""
+        found: list[dict[str, Any]] = (await self.http.call("GET", "/tasks"))["tasks"]
+        return found
+
+    async def task_calls(self, task: str, *, state: str | None = None) -> AsyncIterator[dict[str, Any]]:
+        """Calls of a task, newest first, all or those in one state: arguments, attempts, value or error."""
+        params = {} if state is None else {"state": state}
+        while True:
+            page = await self.http.call("GET", f"/tasks/{quote(task, safe='')}/calls", params=params)
+            for each in page["calls"]:
+                yield self._readable_call(each)
+            if "next" not in page:
+                return
+            params["cursor"] = page["next"]
+
+    async def task_call(self, task: str, id: str) -> dict[str, Any]:
+        """One call of a task."""
+        found = await self.http.call("GET", f"/tasks/{quote(task, safe='')}/calls/{quote(id, safe='')}")
+        return self._readable_call(found)
+
+    async def retry_calls(self, task: str, **wanted: Unpack[TaskCallFilter]) -> int:
+        """Have calls of a task that failed done again, with all their attempts; how many."""
+        return await self._change_calls(task, "retry", {}, wanted)
+
+    async def cancel_calls(self, task: str, *, reason: str = "", **wanted: Unpack[TaskCallFilter]) -> int:
+        """Cancel calls of a task that are open: those that wait never begin, those that run are interrupted."""
+        return await self._change_calls(task, "cancel", {"reason": reason}, wanted)
+
+    async def discard_calls(self, task: str, **wanted: Unpack[TaskCallFilter]) -> int:
+        """Drop calls of a task that failed: nobody will do them any more; how many."""
+        return await self._change_calls(task, "discard", {}, wanted)
+
+    async def _change_calls(self, task: str, verb: str, body: dict[str, Any], wanted: TaskCallFilter) -> int:
+        body.update(wanted)
+        if "before" in wanted:
+            body["before"] = moment_ms(wanted["before"], self.clock.wall_ms())
+        done = await self.http.call("POST", f"/tasks/{quote(task, safe='')}/{verb}", body)
+        return int(done["count"])
+
+    def _readable_call(self, call: dict[str, Any]) -> dict[str, Any]:
+        encoding = self._encoding
+        if encoding is None:
+            return call
+        opened: dict[str, Any] = {
+            name: encoding.open_value(call[name]) for name in ("value", "progress") if name in call
+        }
+        if len(call.get("args", ())) == 1 and not call.get("kwargs"):
+            whole = encoding.open_value(call["args"][0])  # a sealed call is one value
+            opened.update(whole if isinstance(whole, dict) and whole.keys() <= {"args", "kwargs"} else {})
+        return {**call, **opened}
 
     async def _request(self, type: str, members: dict[str, Any]) -> OkFrame:
         """A request that may safely be made twice: it is made again until the node can answer it."""

@@ -17,6 +17,8 @@ import * as kernel from "./views/kernel.js";
 import * as nodes from "./views/nodes.js";
 import * as overview from "./views/overview.js";
 import * as runs from "./views/runs.js";
+import * as schedules from "./views/schedules.js";
+import * as tasks from "./views/tasks.js";
 import * as timers from "./views/timers.js";
 import * as topics from "./views/topics.js";
 import * as trace from "./views/trace.js";
@@ -25,7 +27,7 @@ const SECTIONS = [
   ["", [["", "Overview", overview], ["nodes", "Nodes", nodes]]],
   ["Bus", [["topics", "Topics", topics], ["events", "Events", events], ["groups", "Groups", groups], ["deadletters", "Dead letters", deadletters]]],
   ["Kernel", [["kernel", "Kernel", kernel], ["timers", "Timers", timers], ["trace", "Causation", trace]]],
-  ["Work", [["runs", "Runs", runs], ["beats", "Beats", beats]]],
+  ["Work", [["tasks", "Tasks", tasks], ["schedules", "Schedules", schedules], ["runs", "Runs", runs], ["beats", "Beats", beats]]],
 ];
 const VIEWS = new Map(SECTIONS.flatMap(([, entries]) => entries.map(([name, label, view]) => [name, { label, view }])));
 

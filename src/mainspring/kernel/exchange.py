@@ -308,7 +308,7 @@ class Exchange:
             value = contract.input.decode(message.raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
             text = f"Schema validation failed: data: {validation_text(wrong)}"
-            remedy = "Syscall.Describe shows the schema"
+            remedy = f"`mainspring describe {message.type}` shows the schema"
             self.refuse(message, origin, faults.SCHEMA_ERROR, 422, text, remedy)
             return
         mail = Mail(message, contract, slot, value, origin)
@@ -325,7 +325,7 @@ class Exchange:
         """A request that no capability of this node handles: perhaps another node does."""
         node = self.remote.find(message, origin)
         if node is None:
-            everything = "Syscall.Describe lists what this node handles"
+            everything = "`mainspring describe` lists what this node handles"
             remedy = "; ".join(filter(None, (self.router.suggestion(message.kind, message.type), everything)))
             self.refuse(message, origin, faults.ROUTING_ERROR, 404, f"no handler for this {message.kind}", remedy)
         elif self.closing and origin.external:

@@ -314,7 +314,7 @@ class Kernel:
     def _fail_open(self) -> None:
         """Every open request gets its outcome, also at the end."""
         for mail in tuple(self.exchange.pending):
-            later = "a stored command runs after the restart: ask Syscall.Outcome"
+            later = "a stored command runs after the restart; sent again with the same id, it gives its answer"
             remedy = later if mail.unrecorded else "try again"
             self.exchange.fail(mail, faults.SHUTTING_DOWN, 503, "the node is shutting down", remedy)
 

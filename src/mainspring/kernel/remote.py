@@ -361,7 +361,7 @@ class RemoteNodes(NoRemoteNodes):
 def _try_again(message: Message) -> str:
     if message.kind == "query":
         return "try again"
-    return "it may have been carried out: ask Syscall.Outcome if it is durable; else try again if twice is harmless"
+    return "it may have been carried out: send it again, with the same id if it is durable; else if twice is harmless"
 
 
 def _ignored(_: object) -> None:

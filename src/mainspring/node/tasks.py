@@ -25,7 +25,8 @@ from mainspring.message import encode_data
 from mainspring.node.causation import Envelope, begin_delivery, decode_envelope, note_event
 from mainspring.node.settlement import Settlement, Together
 from mainspring.runs import Runtime
-from mainspring.tasks import LEASE_MS, NewCall, Report, Then
+from mainspring.task_topics import LEASE_MS, NewCall
+from mainspring.tasks import Report, Then
 from mainspring.telemetry import tracing
 
 logger: logging.Logger = logging.getLogger("mainspring.tasks")

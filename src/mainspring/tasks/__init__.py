@@ -1,12 +1,13 @@
 """Tasks: functions of a program that are called later, at least once, in the node or in worker processes.
 
 - `task`: a declared task, its parameters, and what it knows about itself while it runs
-- `topics`: the topics behind the tasks of a program, the calls that go there, and the headers of a task
 - `worker`: takes tasks, runs them, reports what became of them
 - `results`: what became of tasks, and the handle that waits for it
 - `in_runs`: tasks that a durable run starts and waits for
 - `ports`: how tasks reach a node
 - `errors`: how a task can end badly
+
+The topics behind tasks are described in `mainspring.task_topics`, which the bus knows as well.
 """
 
 from __future__ import annotations
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from mainspring.tasks.task import TaskContext as TaskContext
     from mainspring.tasks.task import TaskRegistry as TaskRegistry
     from mainspring.tasks.task import starts_per_second as starts_per_second
-    from mainspring.tasks.topics import LEASE_MS as LEASE_MS
-    from mainspring.tasks.topics import NewCall as NewCall
     from mainspring.tasks.worker import Worker as Worker
 
 _HOMES: Final = {
@@ -43,7 +42,6 @@ _HOMES: Final = {
     "mainspring.tasks.ports": "Report Then",
     "mainspring.tasks.results": "TaskHandle",
     "mainspring.tasks.task": "BadTask EnqueueOptions Task TaskContext TaskRegistry starts_per_second",
-    "mainspring.tasks.topics": "LEASE_MS NewCall",
     "mainspring.tasks.worker": "Worker",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)

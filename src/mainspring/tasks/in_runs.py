@@ -13,9 +13,9 @@ import msgspec
 
 from mainspring.log import add_prepared
 from mainspring.runs import Effect, EffectContext, PublishPort, Runtime
+from mainspring.task_topics import NAME
 from mainspring.tasks.results import TaskRecords
 from mainspring.tasks.task import Task, TaskRegistry
-from mainspring.tasks.topics import NAME
 
 if TYPE_CHECKING:
     from mainspring.runs import Perform

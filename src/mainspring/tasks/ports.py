@@ -17,7 +17,7 @@ import msgspec
 from mainspring.client import Client, ClientError, New, NodeRefused, Outgoing, SyncClient, Waiter, encode_event
 from mainspring.errors import MainspringError
 from mainspring.loop import result_elsewhere
-from mainspring.tasks.topics import LEASE_MS, NewCall
+from mainspring.task_topics import LEASE_MS, NewCall
 
 Then = Callable[[MainspringError | None], None]
 

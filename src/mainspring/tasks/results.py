@@ -20,8 +20,8 @@ from mainspring.data_types import json_encoder
 from mainspring.durations import Duration, seconds
 from mainspring.errors import MainspringError
 from mainspring.loop import blocking_verb, time_limit, wake
+from mainspring.task_topics import NewCall
 from mainspring.tasks.errors import TaskCancelled, TaskExpired, TaskFailed
-from mainspring.tasks.topics import NewCall
 from mainspring.telemetry import KeptError
 
 if TYPE_CHECKING:

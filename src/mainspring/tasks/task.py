@@ -23,9 +23,9 @@ from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, runs_in_thread
 from mainspring.retries import Retries, retries_of
+from mainspring.task_topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, NewCall, Priority, TaskTopics
 from mainspring.tasks.errors import not_served
 from mainspring.tasks.results import TaskHandle, TaskRecords
-from mainspring.tasks.topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, NewCall, Priority, TaskTopics
 
 if TYPE_CHECKING:
     from mainspring.client import Client, SyncClient

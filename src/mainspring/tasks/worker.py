@@ -29,11 +29,11 @@ from mainspring.codec import Encoding
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, time_limit, wake
 from mainspring.retries import Reject, Retries
+from mainspring.task_topics import EXPIRES, PRIORITIES, RETRY, TASK_ID, TIMEOUT
+from mainspring.task_topics import NAME as TASK_NAME
 from mainspring.tasks.ports import Delivery, Report, StoredReport, TaskLane, TaskPort
 from mainspring.tasks.results import NotStorable, State, encode_record
 from mainspring.tasks.task import BadArguments, Task, TaskContext, TaskRegistry, retries_from, running_task
-from mainspring.tasks.topics import EXPIRES, PRIORITIES, RETRY, TASK_ID, TIMEOUT
-from mainspring.tasks.topics import NAME as TASK_NAME
 from mainspring.telemetry import CORRELATION, KeptError, error_keeping, failure_header, handling
 
 E = TypeVar("E", bound=Delivery)

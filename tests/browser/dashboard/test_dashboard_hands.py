@@ -223,5 +223,5 @@ def test_on_a_phone_an_event_is_opened_by_touch(shop: str, dashboard: Opener) ->
 
 
 def test_on_a_phone_a_schedule_says_when_it_comes_next(shop: str, dashboard: Opener) -> None:
-    page = dashboard(shop, "timers", **PHONE)
+    page = dashboard(shop, "schedules", **PHONE)
     page.row("Schedules", "nightly-report").get_by_text("in ").wait_for()

@@ -7,6 +7,7 @@ import re
 import pytest
 
 from tests.support.in_process import mainspring
+from tests.support.paths import ROOT
 
 
 def listed(*command: str) -> list[str]:
@@ -31,6 +32,29 @@ def test_every_command_has_help_by_one_letter_and_json() -> None:
         assert text == mainspring(*command, "--help").stdout
         assert text.startswith(f"Usage: mainspring {' '.join(command)}")
         assert re.search(r"^  --json\b", text, re.MULTILINE), command
+
+
+def test_every_command_that_an_error_or_a_help_text_names_can_be_typed() -> None:
+    known = set(walked())
+    named: set[tuple[str, ...]] = set()
+    for file in (ROOT / "src").rglob("*.py"):
+        for words in re.findall(r"`mainspring ([a-z][a-z -]*[a-z])", file.read_text()):
+            first, *others = words.split(" ")
+            grouped = any(len(each) == 2 and each[0] == first for each in known)
+            named.add((first, *others[:1]) if grouped and others else (first,))
+    groups = {(each[0],) for each in known}
+    assert named - known - groups == set()
+    assert ("tasks", "list") in named
+
+
+def test_no_remedy_names_a_message_that_nobody_can_type() -> None:
+    found = [
+        f"{file.name}: {line.strip()}"
+        for file in (ROOT / "src").rglob("*.py")
+        for line in file.read_text().splitlines()
+        if re.search(r"remedy=.*\b(Syscall|Run|Bus|Beat|Timer)\.[A-Z]", line)
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize(

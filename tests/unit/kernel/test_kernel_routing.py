@@ -67,7 +67,7 @@ async def test_whoever_mistook_a_type_is_told_the_likely_one(clock: VirtualClock
         for (kind, type), likely in meant.items():
             with pytest.raises(Fail) as caught:
                 await kernel.ask(kind, type, {})
-            assert caught.value.remedy == f"{likely}Syscall.Describe lists what this node handles"
+            assert caught.value.remedy == f"{likely}`mainspring describe` lists what this node handles"
 
 
 @virtual

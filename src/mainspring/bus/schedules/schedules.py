@@ -25,7 +25,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -74,6 +74,19 @@ class _Delayed(msgspec.Struct, frozen=True, omit_defaults=True):
     dedupe: str | None = None
     dedupe_ms: int = 0
     accepted: int = 0  # epoch ms; its delay counts from here. 0: it is due at a time of day
+
+
+class DelayedEvent(msgspec.Struct, frozen=True):
+    """An event that is published at `due` (epoch ms). `accepted` is 0 for one that is due at a time of day."""
+
+    topic: str
+    partition: int
+    id: str
+    due: int
+    accepted: int
+    payload: msgspec.Raw
+    key: str | None = None
+    headers: dict[str, str] | None = None
 
 
 _decode_delayed = msgspec.json.Decoder(_Delayed).decode
@@ -196,6 +209,23 @@ class Schedules:
             accepted=accepted_ms,
         )
         batch.put(SPACE, f"{DELAYED}{due_ms:016d}/{self._admission.new_id()}", _encode(row))
+
+    async def delayed(self, topics: Collection[str], most: int) -> list[DelayedEvent]:
+        """Events of these topics that are not due yet, in the order of their time; the first `most` of all are seen."""
+        found: list[DelayedEvent] = []
+        async for record in self._log.scan(SPACE, DELAYED):
+            row = _decode_delayed(record.value)
+            if row.topic in topics:
+                due = _due_of(record.key)
+                found.append(
+                    DelayedEvent(
+                        row.topic, row.partition, row.id, due, row.accepted, row.payload.copy(), row.key, row.headers
+                    )
+                )
+            most -= 1
+            if not most:
+                break
+        return found
 
     def clock_moved(self) -> None:
         """The time of day jumped: the clock was set, or the machine slept. What was planned is not to be trusted."""
@@ -626,7 +656,7 @@ def _former_owner(schedule: Schedule) -> str | None:
 
 def _known(name: str, schedule: Schedule | None) -> Schedule:
     if schedule is None:
-        raise UnknownSchedule(f"there is no schedule {name!r}", remedy="GET /schedules lists the schedules there are")
+        raise UnknownSchedule(f"there is no schedule {name!r}", remedy="`mainspring schedules list` shows them")
     return schedule
 
 

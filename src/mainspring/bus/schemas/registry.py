@@ -142,7 +142,7 @@ class TopicSchemas:
                 number = version.info.version
                 raise SchemaMismatch(
                     f"the payload does not fit version {number} of the schema of {self.topic!r}: {fault}",
-                    remedy=f"GET /schemas/{self.topic}/{number} shows the schema",
+                    remedy=f"`mainspring schemas show {self.topic} --version {number}` shows the schema",
                     path=fault.path,
                     version=number,
                 )

@@ -1,4 +1,4 @@
-"""`mainspring schedules`: what fires when, how the last call went; pausing, resuming, running now and forgetting."""
+"""`mainspring schedules`: what fires when, how the last call went; pausing, resuming, running now and deleting."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from typing import Annotated, Any
 import typer
 
 from mainspring.cli.support.moments import date_text
-from mainspring.cli.support.node_options import NodeOptions, YesOption, confirm
+from mainspring.cli.support.node_options import NodeOptions, YesOption, complete_schedule, confirm
 from mainspring.cli.support.options import Commands
-from mainspring.cli.support.output import listing, safe, say_done, short
+from mainspring.cli.support.output import compact, listing, safe, say, say_done, say_json, short
 from mainspring.client import path
 from mainspring.durations import duration_text
 
-app: typer.Typer = Commands("List, pause, resume, run and forget schedules.")
+app: typer.Typer = Commands("List, show, run, pause, resume and delete schedules.")
 
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="The schedule's name, as in `mainspring schedules list`.")
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="The schedule's name, as in `mainspring schedules list`.",
+        autocompletion=complete_schedule,
+    ),
 ]
 _REASON = 60  # characters of a reason in a table
 
@@ -31,6 +36,35 @@ def list_schedules(*, at: NodeOptions) -> None:
         lambda each: (each["name"], _when(each), _next(each), _moment(each.get("lastMs")), _result(each.get("last"))),
         empty="no schedules; `@app.every` and `@app.cron` in a program make them",
     )
+
+
+@app.command()
+def show(name: NameArgument, *, at: NodeOptions) -> None:
+    """Show a schedule. When it fires, what it publishes, and how its last call went."""
+    found = at.get(path("schedules", name))
+    if at.as_json:
+        say_json(found)
+        return
+    last = found.get("last")
+    said = {
+        "schedule": found["name"],
+        "when": _when(found),
+        "next": _next(found),
+        "last": _moment(found.get("lastMs")),
+        "result": _result(last),
+        "attempt": str(last["attempt"]) if last and last.get("attempt") else "",
+        "overlap": found.get("overlap", "queue"),
+        "topic": found["topic"],
+        "payload": compact(found["payload"]),
+        "key": found.get("key", ""),
+        "owner": found.get("owner", ""),
+        "declared": "by a program" if found.get("declared") else "",
+    }
+    for title, value in said.items():
+        if value:
+            say(f"{title:10} {safe(value)}")
+    for line in (last or {}).get("failure", {}).get("traceback", "").splitlines():
+        say(safe(line))
 
 
 @app.command()
@@ -83,5 +117,5 @@ def _result(last: dict[str, Any] | None) -> str:
         return ""
     if last["result"] == "skipped":
         return f"skipped: {short(last['reason'], _REASON)}"
-    lasted = f"{last['result']} in {duration_text(last.get('durationMs', 0))}"
+    lasted = f"{last['result']} in {duration_text(last['durationMs']) if last.get('durationMs') else '0ms'}"
     return lasted + (f": {short(last['reason'], _REASON)}" if "reason" in last else "")

@@ -19,6 +19,7 @@ import msgspec
 import typer
 
 from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
+from mainspring.cli.support.node_options import YesOption, confirm
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import (
     CommandFailed,
@@ -209,10 +210,17 @@ def redrive(
 
 @dead_messages.command()
 def drop(
-    ids: LetterIds = None, *, everything: AllLetters = False, node: WireOptions, as_json: JsonOption = False
+    ids: LetterIds = None,
+    *,
+    everything: AllLetters = False,
+    yes: YesOption = False,
+    node: WireOptions,
+    as_json: JsonOption = False,
 ) -> None:
     """Forget dead messages. Nobody gets them any more."""
-    found = node.ask("Syscall.DropDeadLetters", _chosen_letters(ids, everything))
+    chosen = _chosen_letters(ids, everything)
+    confirm(f"Drop {'all' if everything else len(ids or ())} dead messages for good?", yes)
+    found = node.ask("Syscall.DropDeadLetters", chosen)
     say_done(found, as_json, f"dropped {found['count']}")
 
 

@@ -1,8 +1,8 @@
 """`mainspring runs`: look at durable runs, start and steer them, check journals against a changed program.
 
 All ask the running node but `check`, which needs neither node nor log. `mainspring log runs` reads the log of a node
-that does not run. `cancel`, `fail`, `retry` and `forget` change one run, or all that `--state`, `--program` and
-`--prefix` describe.
+that does not run. `signal`, `cancel`, `fail`, `retry` and `forget` change one run, or all that `--state`, `--program`
+and `--prefix` describe.
 """
 
 from __future__ import annotations
@@ -195,15 +195,24 @@ def start(
 
 @app.command()
 def signal(
-    run_id: IdArgument,
+    run_id: Annotated[str, typer.Argument(metavar="ID", help="The id of a run; `-`: all that the options describe.")],
     name: Annotated[str, typer.Argument(help="What the run waits for.")],
     value: Annotated[str, typer.Argument(help="JSON.")] = "null",
+    yes: YesOption = False,
     *,
+    which: RunFilter,
     as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
-    """Send a value to a run; durable when the command ends."""
-    answer = node.ask("Run.Signal", {"id": run_id, "name": name, "value": _json(value, "VALUE")})
+    """Send a value to a run, or to all that the options describe. Durable when the command ends.
+
+    Examples: `runs signal o-17 paid`, `runs signal - paid true --program checkout --state running`.
+    """
+    given = _json(value, "VALUE")
+    if run_id == "-":
+        _bulk(node, "signal", "signalled", which, as_json, yes, name=name, value=given)
+        return
+    answer = node.ask("Run.Signal", {"id": run_id, "name": name, "value": given})
     _done(answer, "signalled", run_id, as_json)
 
 
@@ -241,6 +250,7 @@ def update(
 def cancel(
     run_id: OneArgument = None,
     reason: Annotated[str, typer.Option(help="Kept with the outcome; JSON or plain text.")] = "null",
+    yes: YesOption = False,
     *,
     which: RunFilter,
     as_json: JsonOption = False,
@@ -252,7 +262,7 @@ def cancel(
     except JsonRefused:
         given = reason
     if run_id is None:
-        _bulk(node, "cancel", "cancelled", which, as_json, reason=given)
+        _bulk(node, "cancel", "cancelled", which, as_json, yes, reason=given)
         return
     answer = node.ask("Run.Cancel", {"id": run_id, "reason": given})
     _done(answer, "cancelled", run_id, as_json)
@@ -262,6 +272,7 @@ def cancel(
 def fail(
     run_id: OneArgument = None,
     why: Annotated[str, typer.Option(help="Kept with the outcome. A blocked run says what blocks it.")] = "",
+    yes: YesOption = False,
     *,
     which: RunFilter,
     as_json: JsonOption = False,
@@ -269,7 +280,7 @@ def fail(
 ) -> None:
     """Let a run fail, or all that the options describe."""
     if run_id is None:
-        _bulk(node, "fail", "failed", which, as_json, reason=why or None)
+        _bulk(node, "fail", "failed", which, as_json, yes, reason=why or None)
         return
     answer = node.ask("Run.Fail", {"id": run_id, "why": why})
     _done(answer, "failed", run_id, as_json)
@@ -282,6 +293,7 @@ def retry(
         Literal["all", "fitting", "nothing"],
         typer.Option(help="Of the journal: all; what fits the program, of a blocked run; nothing, to begin anew."),
     ] = "all",
+    yes: YesOption = False,
     *,
     which: RunFilter,
     as_json: JsonOption = False,
@@ -292,7 +304,7 @@ def retry(
     The program is the one that the node has now. `mainspring runs retry --state blocked --program checkout`
     """
     if run_id is None:
-        _bulk(node, "retry", "retried", which, as_json, keep=keep)
+        _bulk(node, "retry", "retried", which, as_json, yes, keep=keep)
         return
     answer = node.ask("Run.Retry", {"id": run_id, "keep": keep})
     say_done(answer, as_json, answer["id"])
@@ -333,10 +345,15 @@ def _bulk(
     done: str,
     which: RunFilter,
     as_json: bool,
+    yes: bool,
     **more: Any,
 ) -> None:
+    """Change many runs, after a person has seen how many."""
     if not which.members():
         raise CommandFailed("say which runs", remedy="give the ID of one, or --state and, if needed, --program")
+    counts = node.ask("Run.Count", which.members(), "query")["counts"]
+    many = sum(each["count"] for each in counts)
+    confirm(f"{action.capitalize()} {'1 run' if many == 1 else f'{many:,} runs'}?", yes or not many)
     _change_all(node, action, done, which, as_json, **more)
 
 

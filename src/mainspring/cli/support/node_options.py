@@ -89,7 +89,7 @@ def confirm_by_name(question: str, name: str, yes: bool) -> None:
 
 
 def _offered(context: typer.Context, kind: str, **params: str | None) -> list[dict[str, Any]]:
-    """The topics or groups that the node knows; none where it does not answer."""
+    """The topics, groups, tasks or schedules that the node knows; none where it does not answer."""
     at = NodeAddress(context.params.get("url"), context.params.get("token"))
     try:
         with at.connect(_TAB_PATIENCE_S) as connection:
@@ -108,6 +108,16 @@ def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Groups of the topic that was already typed, or of all."""
     found = _offered(ctx, "groups", topic=ctx.params.get("topic"))
     return sorted({each["group"] for each in found if each["group"].startswith(incomplete)})
+
+
+def complete_task(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Tasks that begin so."""
+    return [each["task"] for each in _offered(ctx, "tasks") if each["task"].startswith(incomplete)]
+
+
+def complete_schedule(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Schedules that begin so."""
+    return [each["name"] for each in _offered(ctx, "schedules") if each["name"].startswith(incomplete)]
 
 
 TopicArgument = Annotated[str, typer.Argument(help="The topic.", autocompletion=complete_topic)]

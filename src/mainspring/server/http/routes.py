@@ -34,6 +34,7 @@ from mainspring.server.http.operations import (
     schedules,
     schemas,
     status,
+    tasks,
     topics,
 )
 from mainspring.server.http.problem import Handler, HttpProblem, problems
@@ -51,7 +52,7 @@ async def show_openapi(_: Call) -> bytes:
     return openapi_text()
 
 
-_MODULES: Final = (topics, events, groups, dead_letters, schedules, schemas, messages, node, status)
+_MODULES: Final = (topics, events, groups, dead_letters, schedules, tasks, schemas, messages, node, status)
 OPERATIONS: Final = tuple(operation for module in _MODULES for operation in module.operation)
 
 

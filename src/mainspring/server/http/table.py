@@ -59,6 +59,8 @@ PATH_PARAMETERS: Final = {
         Parameter("topic", "A topic's name. Percent-encode it: `a/b` is `a%2Fb`.", _NAME, "path"),
         Parameter("group", "A group's name, percent-encoded: `a/b` is `a%2Fb`.", _NAME, "path"),
         Parameter("schedule", "A schedule's name, percent-encoded.", _NAME, "path"),
+        Parameter("task", "A task's name: `shop.send_mail`, or `send_mail` where that is clear.", _NAME, "path"),
+        Parameter("call", "The id of a call, percent-encoded.", _NAME, "path"),
         Parameter("version", "A version of the topic's schema.", POSITIVE, "path"),
         Parameter("partition", "A partition of the topic.", NATURAL, "path"),
         Parameter("offset", "An offset in the partition.", POSITIVE, "path"),

@@ -411,7 +411,7 @@ async def read_event(call: Call) -> web.Response:
     if not found or found[0].offset != offset:
         raise UnknownEvent(
             f"There is no event at offset {offset} of partition {partition}.",
-            remedy=f"GET /topics/{topic}/offsets says where the partition begins and ends.",
+            remedy=f"`mainspring topics show {topic}` says where each partition begins and ends.",
         )
     event = _sound(found[0])
     text = envelope(event) if form == JSON else cloudevents.to_structured(event)

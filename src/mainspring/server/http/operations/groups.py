@@ -112,7 +112,7 @@ async def show_group(call: Call) -> GroupStatus:
 
 
 def _unknown(group: str) -> UnknownGroup:
-    return UnknownGroup(f"the topic has no group {group!r}", remedy="GET /groups lists the groups there are")
+    return UnknownGroup(f"the topic has no group {group!r}", remedy="`mainspring groups list` shows them")
 
 
 @operation(

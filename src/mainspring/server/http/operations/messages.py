@@ -34,7 +34,8 @@ _AUDITED: Final = frozenset(
     f"{capability}.{name}"
     for capability, names in {
         "Syscall": "Shutdown Restart Redrive DropDeadLetters",
-        "Bus": "CreateTopic Seek DeleteGroup Redrive DropDeadLetters Schedule Unschedule PauseSchedule ResumeSchedule",
+        "Bus": "CreateTopic Seek DeleteGroup Redrive DropDeadLetters Schedule Unschedule PauseSchedule ResumeSchedule "
+        "RunSchedule",
         "Run": "Cancel Retry Fail Bulk Fork",
         "Beat": "Pause Resume Fork",
         "Memory": "Delete",
@@ -111,7 +112,7 @@ async def send_message(call: Call) -> web.Response:
         raise HttpProblem(
             "bad_payload",
             "The type is not a message type.",
-            "Write two PascalCase segments, like Memory.Get; Syscall.List names what there is.",
+            "Write two PascalCase segments, like Memory.Get; `mainspring describe` lists what there is.",
         )
     kernel = kernel_of(call)
     trace = tracing.sent_in(call.request.headers)

@@ -99,7 +99,9 @@ async def pause_schedule(call: Call) -> ScheduleInfo:
 
     It publishes nothing until it is resumed, also after a restart of the node or of the program that declares it.
     """
-    return await call.bus.schedules.pause(await _changeable(call))
+    paused = await call.bus.schedules.pause(await _changeable(call))
+    call.audit("changed", f"schedule {paused.name} paused", topic=paused.topic)
+    return paused
 
 
 @operation("POST /schedules/{schedule}/resume", "The schedule, and when it fires next.", errors=(404, 503))
@@ -108,7 +110,9 @@ async def resume_schedule(call: Call) -> ScheduleInfo:
 
     It goes on from now: what it missed is not made up.
     """
-    return await call.bus.resume_schedule(call.request.match_info["schedule"], agent=call.caller)
+    resumed = await call.bus.resume_schedule(call.request.match_info["schedule"], agent=call.caller)
+    call.audit("changed", f"schedule {resumed.name} resumed", topic=resumed.topic)
+    return resumed
 
 
 @operation("POST /schedules/{schedule}/run", "Where the event is.", errors=(404, 503))
@@ -117,7 +121,10 @@ async def run_schedule(call: Call) -> Published:
 
     Also while it is paused, and whatever its `overlap` is. Its next time stays.
     """
-    return await call.bus.schedules.run(await _changeable(call))
+    name = await _changeable(call)
+    event = await call.bus.schedules.run(name)
+    call.audit("changed", f"schedule {name} run", topic=event.topic)
+    return event
 
 
 async def _changeable(call: Call) -> str:
