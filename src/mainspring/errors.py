@@ -62,7 +62,7 @@ _CODES_OF_STATUS: Final = {
     422: "bad_payload bad_schema schema_mismatch",
     429: "rate_limited",
     500: "internal damaged_event damaged_record log_damaged",
-    503: "limit_reached unavailable log_unavailable log_gone in_doubt line_busy not_leading",
+    503: "limit_reached unavailable log_unavailable log_gone in_doubt line_busy not_leading taken_over",
 }
 
 

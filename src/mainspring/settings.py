@@ -214,6 +214,14 @@ class Settings:
         unit="ms",
         least=0,
     )
+    disk_warn: str = setting(
+        "10%,5GB",
+        "Free space at the log below which the node warns and says what grows: 10%, 5GB, or the smaller of both.",
+    )
+    disk_reserve: str = setting(
+        "5%,512MB",
+        "Free space at the log that is kept for acknowledgements and deletions: below it publishes are refused.",
+    )
     audit: bool = setting(True, "Write what the bus decided to system.bus.audit.")
 
     # Runs

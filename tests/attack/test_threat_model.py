@@ -90,6 +90,24 @@ def test_a_node_without_tokens_is_for_this_machine_alone(host: str, tmp_path: Pa
         node.__exit__(None, None, None)
 
 
+async def test_a_proxy_lets_nobody_else_in_while_there_are_no_tokens() -> None:
+    far = ("8.8.8.8", "127.0.0.1, 8.8.8.8", "2001:db8::1", "unknown", "")
+    here = ("127.0.0.1", "::1", "[::1]:4711", "127.0.0.1:80, 127.0.0.1")
+    async with served() as node:
+        for name in ("X-Forwarded-For", "X-Real-IP", "Forwarded"):
+            for said in (*far, *here):
+                value = ", ".join(f'For="{each.strip()}";proto=http' for each in said.split(","))
+                headers = {name: value if name == "Forwarded" else said}
+                answer = await node.get("/topics", headers=headers)
+                assert (name, said, answer.status) == (name, said, 200 if said in here else 403)
+        with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+            async with node.session.ws_connect(node.url, headers={"X-Forwarded-For": "8.8.8.8"}):
+                pass
+        assert refused.value.status == 403
+    async with served(tokens=(ROOT_TOKEN.line(),)) as node:
+        assert (await node.get("/topics", ROOT, headers={"X-Forwarded-For": "8.8.8.8"})).status == 200
+
+
 # --- another user of the machine
 
 

@@ -301,9 +301,11 @@ class _BusMessages:
     async def stats(self, ctx: Context) -> Stats:
         """Counters since the node started, and gauges of now."""
         stats = self._bus.stats()
-        readable = await self._readable(ctx, stats.by_topic)
+        disk = stats.disk
+        largest = [] if isinstance(disk, msgspec.UnsetType) else [each.topic for each in disk.largest if each.topic]
+        readable = await self._readable(ctx, {*stats.by_topic, *largest})
         shown = {topic: count for topic, count in stats.by_topic.items() if topic in readable}
-        return msgspec.structs.replace(stats, by_topic=shown)
+        return msgspec.structs.replace(stats, by_topic=shown, disk=disk and disk.without_others(readable))
 
     # --- groups
 

@@ -15,6 +15,7 @@ errors          what the bus refuses, each with the code of the protocol
 names           what may name a topic, a group or a schedule
 counters        numbers since the node started
 audit           `system.bus.audit`: what the bus decided
+disk            room where the log is: warning early, refusing publishes before there is none
 """
 
 from mainspring.bus.access import Access as Access
@@ -64,6 +65,7 @@ from mainspring.bus.quotas import Quota as Quota
 from mainspring.bus.quotas import Quotas as Quotas
 from mainspring.bus.results import DeadLetter as DeadLetter
 from mainspring.bus.results import DeadLetterFilter as DeadLetterFilter
+from mainspring.bus.results import DiskState as DiskState
 from mainspring.bus.results import GroupInfo as GroupInfo
 from mainspring.bus.results import GroupOffsets as GroupOffsets
 from mainspring.bus.results import NewEvent as NewEvent

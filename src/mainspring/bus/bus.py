@@ -20,6 +20,7 @@ from mainspring.bus.access.patterns import Pattern
 from mainspring.bus.access.tokens import TokenSource
 from mainspring.bus.audit import AUDIT_TOPIC, Audit
 from mainspring.bus.counters import BusCounters
+from mainspring.bus.disk import DiskGuard
 from mainspring.bus.errors import BadOffset, BusError, Conflict, Forbidden, Unavailable, hidden_schedule
 from mainspring.bus.groups.dead_letters import DeadLetterQueue, DeadLetterWriter
 from mainspring.bus.groups.delivery import Delivery
@@ -62,7 +63,7 @@ from mainspring.bus.topics.topic import Topic
 from mainspring.cluster import Alone, Cluster
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
-from mainspring.log import DamagedEvent, KeptRecord, Log, Prepared, Reader, StoredEvent
+from mainspring.log import DamagedEvent, KeptRecord, Log, Prepared, Reader, Room, StoredEvent
 from mainspring.loop import BackgroundTasks, Clock, Loop
 from mainspring.settings import Settings
 
@@ -99,11 +100,13 @@ class Bus:
         checker: Checker | None = None,
         cluster: Cluster | None = None,
         tokens: TokenSource | None = None,
+        room: Callable[[], Awaitable[Room | None]] | None = None,
     ) -> None:
         """`log` is open before `start` and closed after `stop`. `new_id` gives UUIDv7 text; `random` is in [0, 1).
 
         `cluster`: the other nodes on this log, joined before `start` and left after `stop`; None: there are none.
-        `tokens`: those the node accepts; they say what the owner of a schedule may do when it fires.
+        `tokens`: those the node accepts; they say what the owner of a schedule may do when it fires. `room`: how much
+        there is for the log; the engine is asked otherwise.
         """
         self.settings = settings
         self.clock = clock
@@ -139,6 +142,7 @@ class Bus:
         self.admission: Admission = Admission(
             clock, self.topics, self.access, self.schemas, settings, new_id=new_id, random=random
         )
+        self.disk: DiskGuard = DiskGuard(log, loop, settings, self.admission, room or log.room)
         self.publisher: Publisher = Publisher(log, self.counters, audit, self.delivery.appended, self.topics.store_new)
         self.schedules: Schedules = Schedules(
             log,
@@ -187,6 +191,7 @@ class Bus:
         await self.schedules.start()
         await self._supply.catch_up()
         self._housekeeping.start()
+        await self.disk.start(self.delivery.run)
         self._state = "ready"
 
     async def drain(self) -> None:
@@ -194,7 +199,7 @@ class Bus:
         if self._state == "ready":
             self._state = "draining"
             fault = self._log.fault
-            self.admission.closed = "the node is stopping" if fault is None else f"the node stops: {fault.message}"
+            self.admission.close("the node is stopping" if fault is None else f"the node stops: {fault.message}")
             self.schedules.stop()
             await self.publisher.idle()
 
@@ -205,6 +210,7 @@ class Bus:
         await self.drain()
         self._state = "stopped"
         self._housekeeping.stop()
+        self.disk.stop()
         for session in list(self._sessions):
             session.close()
         for topic in self.topics.all():
@@ -528,12 +534,14 @@ class Bus:
 
     def stats(self) -> Stats:
         """Counters since the start, and gauges of now."""
-        return self.counters.snapshot(self.topics.all(), self.quotas.refused)
+        return self.counters.snapshot(self.topics.all(), self.quotas.refused, self.disk.state)
 
     # -- what the node writes itself
 
     def _write_metrics(self) -> None:
-        self._write(METRICS_TOPIC, [msgspec.json.encode(self.stats())])
+        if not self.disk.is_full:
+            stats = msgspec.structs.replace(self.stats(), disk=msgspec.UNSET)  # it names topics
+            self._write(METRICS_TOPIC, [msgspec.json.encode(stats)])
 
     def _write(self, name: str, payloads: Sequence[bytes]) -> None:
         topic = self.topics.open(name)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from mainspring.bus.results import Stats, TopicCount
+from mainspring.bus.results import DiskState, Stats, TopicCount
 from mainspring.bus.topics.topic import Topic
 
 
@@ -24,11 +24,11 @@ class BusCounters(msgspec.Struct, gc=False):
     inflight: int = 0
     connections: int = 0
 
-    def snapshot(self, topics: Iterable[Topic], refused: Mapping[str, int]) -> Stats:
+    def snapshot(self, topics: Iterable[Topic], refused: Mapping[str, int], disk: DiskState | None) -> Stats:
         by_topic = {
             topic.name: TopicCount(topic.published, topic.delivered)
             for topic in topics
             if topic.published or topic.delivered
         }
         of_quotas = dict(refused) if refused else msgspec.UNSET
-        return Stats(**msgspec.structs.asdict(self), refused=of_quotas, by_topic=by_topic)
+        return Stats(**msgspec.structs.asdict(self), refused=of_quotas, by_topic=by_topic, disk=disk or msgspec.UNSET)

@@ -5,7 +5,8 @@ Field names on the wire are the protocol's (`lastCommitted`, `byTopic`), so the 
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from collections.abc import Container
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -71,9 +72,34 @@ class TopicCount(msgspec.Struct, frozen=True, gc=False, rename={"published": "pu
     delivered: int
 
 
+class Growing(msgspec.Struct, frozen=True):
+    """Something that takes room. `topic` is empty for what is no event: runs, journals, positions, memory."""
+
+    topic: str
+    bytes: int
+
+
+class DiskState(msgspec.Struct, frozen=True):
+    """Room where the log is, in bytes. `low`: the node warns; `full`: publishes are refused.
+
+    `free` is what can still be written, `size` what the log takes, `largest` what takes the most, while room is short.
+    """
+
+    state: Literal["ok", "low", "full"]
+    free: int
+    total: int
+    size: int
+    largest: list[Growing] = []
+
+    def without_others(self, topics: Container[str]) -> DiskState:
+        """For who may know only of these topics."""
+        shown = [each for each in self.largest if not each.topic or each.topic in topics]
+        return msgspec.structs.replace(self, largest=shown)
+
+
 class Stats(msgspec.Struct, frozen=True, gc=False):
     """Counters since the node started, and gauges of now. `refused` counts requests over a quota, by the quota;
-    it is absent where there were none.
+    it is absent where there were none. `disk` is the room for the log; absent where the engine does not know.
     """
 
     published: int
@@ -88,6 +114,7 @@ class Stats(msgspec.Struct, frozen=True, gc=False):
     connections: int
     by_topic: dict[str, TopicCount] = msgspec.field(name="byTopic")
     refused: dict[str, int] | msgspec.UnsetType = msgspec.UNSET
+    disk: DiskState | msgspec.UnsetType = msgspec.UNSET
 
 
 class DeadLetter(msgspec.Struct, frozen=True, gc=False, kw_only=True, rename="camel", omit_defaults=True):

@@ -318,7 +318,7 @@ class NodeVerbs(ABC):
     async def runs(self, **which: Unpack[RunOptions]) -> AsyncIterator[RunInfo]:
         """Durable runs, the newest first, without values and tracebacks."""
         asked: dict[str, Any] = {**_which(which, self.clock.wall_ms()), "after": ""}
-        while page := (await self.query("Run.List", asked, reply=_RunPage)).runs:
+        while page := (await self.query("Run.List", asked, timeout=LIMIT_S, reply=_RunPage)).runs:
             for info in page:
                 yield info
             asked["after"] = page[-1].id
@@ -326,7 +326,7 @@ class NodeVerbs(ABC):
     async def count_runs(self, **which: Unpack[RunOptions]) -> dict[str, int]:
         """How many durable runs there are in each state."""
         counts: dict[str, int] = {}
-        for each in (await self.query("Run.Count", _which(which, self.clock.wall_ms())))["counts"]:
+        for each in (await self.query("Run.Count", _which(which, self.clock.wall_ms()), timeout=LIMIT_S))["counts"]:
             counts[each["state"]] = counts.get(each["state"], 0) + each["count"]
         return counts
 
@@ -336,7 +336,7 @@ class NodeVerbs(ABC):
         Raises Fail: 404 when there is no such run or query, 409 when the run is over or blocked.
         """
         asked = {"id": str(run), "name": query, "args": list(args)}
-        value = (await self.query("Run.Query", asked))["value"]
+        value = (await self.query("Run.Query", asked, timeout=LIMIT_S))["value"]
         return value if reply is None else msgspec.convert(value, reply)
 
     async def update_run(self, run: str | StartedRun[Any], update: str, /, *args: Any, reply: Any = None) -> Any:
@@ -345,7 +345,7 @@ class NodeVerbs(ABC):
         Raises Fail like `query_run`, and with 422 what the program's function raised.
         """
         asked = {"id": str(run), "name": update, "args": list(args)}
-        value = (await self.command("Run.Update", asked))["value"]
+        value = (await self.command("Run.Update", asked, timeout=LIMIT_S))["value"]
         return value if reply is None else msgspec.convert(value, reply)
 
     async def change_runs(
@@ -372,7 +372,7 @@ class NodeVerbs(ABC):
         refused: dict[str, str] = {}
         after: str | None = ""
         while after is not None:
-            changed = await self.command("Run.Bulk", {**asked, "after": after})
+            changed = await self.command("Run.Bulk", {**asked, "after": after}, timeout=LIMIT_S)
             refused |= changed["refused"]
             after = changed["after"]
         return refused
@@ -381,7 +381,7 @@ class NodeVerbs(ABC):
         self, run: str | StartedRun[Any], *, keep: Literal["all", "fitting", "nothing"] = "all"
     ) -> None:
         """Go on with a run that failed, was cancelled or is blocked, with the program of now; see `change_runs`."""
-        await self.command("Run.Retry", {"id": str(run), "keep": keep})
+        await self.command("Run.Retry", {"id": str(run), "keep": keep}, timeout=LIMIT_S)
 
     async def forget_run(self, run: str | StartedRun[Any]) -> int:
         """Remove a finished run and its journal, with the finished runs below it; how many. Its id can be used again.
@@ -409,7 +409,7 @@ class NodeVerbs(ABC):
         count = 0
         after: str | None = ""
         while after is not None:
-            changed = await self.command("Run.Bulk", {**asked, "after": after})
+            changed = await self.command("Run.Bulk", {**asked, "after": after}, timeout=LIMIT_S)
             count += changed["count"]
             after = changed["after"]
         return count

@@ -6,6 +6,7 @@ import { to } from "./router.js";
 
 // kind -> the view that deals with it, its words, the address of all of them, and of one
 const KINDS = {
+  disk: ["topics", "disk is nearly full", "disks are nearly full", () => to(["topics"]), ({ name }) => (name === "disk" ? to(["topics"]) : to(["topics", name]))],
   failed_runs: ["runs", "run failed", "runs failed", () => to(["runs"], { state: "failed" }), ({ name }) => to(["runs", name])],
   blocked_runs: ["runs", "run is blocked", "runs are blocked", () => to(["runs"], { state: "blocked" }), ({ name }) => to(["runs", name])],
   waiting_runs: ["runs", "run waits for a program that no node has", "runs wait for programs that no node has", () => to(["runs"], { state: "running" }), ({ name }) => to(["runs", name])],
@@ -13,7 +14,7 @@ const KINDS = {
   dead_messages: ["kernel", "message reached nobody", "messages reached nobody", () => to(["kernel"]), () => to(["kernel"])],
   capabilities: ["kernel", "capability gave up", "capabilities gave up", () => to(["kernel"]), () => to(["kernel"])],
   groups: ["groups", "group is behind", "groups are behind", () => to(["groups"]), ({ name, of }) => to(["groups", of, name])],
-  schedules: ["timers", "schedule failed", "schedules failed", () => to(["timers"]), () => to(["timers"])],
+  schedules: ["schedules", "schedule failed", "schedules failed", () => to(["schedules"]), () => to(["schedules"])],
   nodes: ["nodes", "node is away", "nodes are away", () => to(["nodes"]), ({ name }) => to(["nodes", name])],
 };
 
@@ -38,7 +39,7 @@ export function needs(attention, now) {
 
 function one({ kind, count: number, examples, remedy }, now) {
   const [, single, several, all, each] = KINDS[kind] ?? ["", kind, kind, () => "#/", () => "#/"];
-  const rest = number - examples.reduce((sum, { text }) => sum + (kind === "dead_letters" ? Number(text) : 1), 0);
+  const rest = number - examples.reduce((sum, { text }) => sum + (kind === "dead_letters" ? Number(text) : kind === "disk" ? 0 : 1), kind === "disk" ? 1 : 0);
   return h(
     "li",
     { data: { kind } },

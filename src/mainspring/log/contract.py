@@ -93,6 +93,8 @@ __all__ = [
     "Remove",
     "Restorable",
     "Result",
+    "Room",
+    "RoomyEngine",
     "SharedEngine",
     "StoredEvent",
     "TimedEngine",
@@ -596,6 +598,27 @@ class TimedEngine(Protocol):
 
     async def time_ms(self) -> int:
         """Epoch ms, by the clock of the servers now. Raises `LogUnavailable`."""
+        ...
+
+
+class Room(msgspec.Struct, frozen=True, gc=False):
+    """Room where the log is, in bytes: of the file system or the servers, and what the log takes there.
+
+    `reusable` is what the log takes and does not use: it is written to before `free` is.
+    """
+
+    total: int
+    free: int
+    size: int
+    reusable: int = 0
+
+
+@runtime_checkable
+class RoomyEngine(Protocol):
+    """An engine that knows how much room there is for the log."""
+
+    async def room(self) -> Room | None:
+        """How much there is now; None where its servers do not say. Raises `LogUnavailable`."""
         ...
 
 

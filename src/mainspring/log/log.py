@@ -38,6 +38,8 @@ from mainspring.log.contract import (
     Record,
     Remove,
     Result,
+    Room,
+    RoomyEngine,
     SharedEngine,
     groups,
 )
@@ -104,6 +106,10 @@ class Log(ReadThrough):
         await self.engine.close()
 
     # -- writing
+
+    async def room(self) -> Room | None:
+        """How much room there is for the log; None where the engine does not know."""
+        return await self.engine.room() if isinstance(self.engine, RoomyEngine) else None
 
     async def commit(self, batch: Batch) -> Receipt:
         """Durable when it returns. Raises `Refused` or `LogUnavailable`; then nothing of the batch was stored.

@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry, Metric, PlatformCollector, Proc
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, InfoMetricFamily
 from prometheus_client.exposition import choose_encoder
 
-from mainspring.bus import GroupInfo, Stats
+from mainspring.bus import DiskState, GroupInfo, Stats
 from mainspring.kernel import Contract, Kernel
 from mainspring.loop import Watchdog
 from mainspring.server.health import NodeParts, readiness
@@ -167,6 +167,7 @@ def _log(node: NodeParts) -> Iterator[Metric]:
     yield _gauge("log_fault", "1 while the log cannot write.", log.fault is not None)
     yield _counter("log_reconnects", "How often the engine found its server again.", reconnects)
     yield from _log_file(getattr(engine, "path", None))
+    yield from _disk(node.bus.disk.state)
 
 
 def _log_file(path: Path | None) -> Iterator[Metric]:
@@ -176,6 +177,14 @@ def _log_file(path: Path | None) -> Iterator[Metric]:
     if path is not None:
         free = shutil.disk_usage(path.parent).free
         yield _gauge("log_disk_free_bytes", "Bytes free where the log's file is; absent without a file.", free)
+
+
+def _disk(disk: DiskState | None) -> Iterator[Metric]:
+    if disk is not None:
+        yield _gauge("log_room_bytes", "Bytes that can still be written, also inside the log's file.", disk.free)
+        yield _gauge("log_room_total_bytes", "Bytes of the disk that the log is on.", disk.total)
+        yield _gauge("log_room_low", "1 while room is short and the node warns.", disk.state != "ok")
+        yield _gauge("log_room_full", "1 while publishes are refused because room is short.", disk.state == "full")
 
 
 def _size(path: str) -> int:

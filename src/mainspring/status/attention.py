@@ -1,7 +1,8 @@
 """What needs a person: what failed and will not mend itself, counted, with examples and a command to begin with.
 
 Every count is of what is so now. It goes down when somebody deals with it: a run is retried or forgotten, a dead letter
-sent back or dropped, a capability started again, a schedule succeeds or is paused, a group catches up, a node is back.
+sent back or dropped, a capability started again, a schedule succeeds or is paused, a group catches up, a node is back,
+a disk has room again.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from mainspring.status.history import group_key
 from mainspring.status.sampling import OWN_GROUPS, GroupWatch, lag_of
 
 Kind = Literal[
+    "disk",
     "failed_runs",
     "blocked_runs",
     "waiting_runs",
@@ -44,6 +46,7 @@ _DLQ: Final = ".DLQ"
 _NAMED: Final = frozenset({"capabilities", "dead_letters"})  # kinds whose command needs a name
 
 REMEDIES: Final[dict[Kind, str]] = {
+    "disk": "mainspring topics list",
     "failed_runs": "mainspring runs retry --state failed",
     "blocked_runs": "mainspring runs list --state blocked",
     "waiting_runs": "mainspring runs list --state running",
@@ -160,6 +163,8 @@ class AttentionDesk:
             yield "schedules", *await self._schedules(self._bus, who)
         if isinstance(who, Caller) and who.is_limited:
             return  # the rest tells of all parts at once
+        if self._bus is not None:
+            yield "disk", *self._disk(self._bus)
         if self._kernel is not None:
             yield "capabilities", *self._capabilities(self._kernel)
             yield "dead_messages", *await self._dead_messages(self._kernel)
@@ -223,6 +228,15 @@ class AttentionDesk:
             if each.topic in visible and each.last
         ]
         return len(shown), sorted(shown, key=lambda each: -each.at)
+
+    def _disk(self, bus: Bus) -> tuple[int, list[Example]]:
+        """A disk that fills is one thing; the examples are what takes the most."""
+        disk = bus.disk.state
+        if disk is None or disk.state == "ok":
+            return 0, []
+        left = f"{disk.free / 1e6:,.0f} MB left" + (", publishes are refused" if disk.state == "full" else "")
+        largest = [Example(each.topic, text=f"takes {each.bytes / 1e6:,.0f} MB") for each in disk.largest if each.topic]
+        return 1, [Example("disk", text=left), *largest]
 
     # -- the kernel
 

@@ -63,6 +63,7 @@ def test_there_is_an_alert_for_everything_somebody_must_get_up_for() -> None:
         "mainspring_loop_slow_turns_total",
         "mainspring_kernel_restarts_total",
         "mainspring_log_disk_free_bytes",
+        "mainspring_log_room_full",
         "mainspring_runs_leases_lost_total",
         "mainspring_log_reconnects_total",
     ):

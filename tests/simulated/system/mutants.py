@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -9,14 +10,17 @@ from typing import Any
 
 import msgspec
 
+from mainspring.bus import Bus
 from mainspring.bus.groups import dead_letters, group, registry
 from mainspring.bus.publishing import publisher
 from mainspring.bus.schedules import schedules
 from mainspring.bus.topics import compaction
-from mainspring.client import subscription
-from mainspring.log import Append, Batch, Log, Receipt
+from mainspring.bus.topics import registry as topics
+from mainspring.client import request_reply, subscription
+from mainspring.log import Append, Batch, Log, Put, Receipt
 from mainspring.outbox import drainer
-from mainspring.runs.durable import durable_runs
+from mainspring.runs.durable import durable_runs, writer
+from mainspring.runs.durable.records import UPDATES
 
 Mutant = Callable[[], Any]
 
@@ -207,6 +211,75 @@ def drops_what_is_rejected() -> Any:
     return patched(subscription.Event, "reject", reject)
 
 
+def forgets_updates_of_runs() -> Any:
+    """They change the run in memory, and are not stored."""
+    note = writer.JournalWriter.note
+
+    def forgetful(self: Any, operation: Any) -> None:
+        if not (isinstance(operation, Put) and operation.space == UPDATES):
+            note(self, operation)
+
+    return patched(writer.JournalWriter, "note", forgetful)
+
+
+def stores_a_batch_in_two_commits() -> Any:
+    publish = Bus.publish_batch
+
+    async def in_two(self: Any, topic: str, events: Sequence[Any], *, agent: Any = None) -> Any:
+        first = await publish(self, topic, events[:1], agent=agent)
+        await asyncio.sleep(1)
+        return [*first, *await publish(self, topic, events[1:], agent=agent)]
+
+    return patched(Bus, "publish_batch", in_two)
+
+
+def keeps_a_letter_that_was_sent_to_all() -> Any:
+    remove = dead_letters._remove
+
+    def unless_sent(batch: Batch, topic: str, letters: Sequence[Any]) -> None:
+        if not any(isinstance(each, Append) for each in batch.operations):
+            remove(batch, topic, letters)
+
+    return patched(dead_letters, "_remove", unless_sent)
+
+
+def purges_nothing() -> Any:
+    async def nothing(self: Any, topic: Any) -> int:
+        return 0
+
+    return patched(topics.TopicRegistry, "purge", nothing)
+
+
+def purges_what_comes_next() -> Any:
+    trim, later = Log.trim, set()
+
+    async def more(self: Log, topic: str, partition: int, below: int) -> None:
+        await trim(self, topic, partition, below)
+        if topic.startswith("purged."):
+            later.add(asyncio.create_task(trim_all(self, topic, partition)))
+
+    async def trim_all(log: Log, topic: str, partition: int) -> None:
+        await asyncio.sleep(0.5)
+        await trim(log, topic, partition, 10**6)
+
+    return patched(Log, "trim", more)
+
+
+def changes_only_the_first_run() -> Any:
+    cancel = durable_runs.DurableRuns.cancel
+
+    async def first(self: Any, run_id: str, *rest: Any) -> Any:
+        return True if run_id.endswith("-1") else await cancel(self, run_id, *rest)
+
+    return patched(durable_runs.DurableRuns, "cancel", first)
+
+
+def forgets_replies() -> Any:
+    async def nothing(client: Any, request: Any, payload: Any, error: str = "") -> None: ...
+
+    return patched(request_reply, "reply", nothing)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     answers_before_the_commit,
     forgets_publish_ids,
@@ -225,4 +298,11 @@ MUTANTS: tuple[Mutant, ...] = (
     ignores_what_a_publisher_expects,
     says_cancelled_and_goes_on,
     drops_what_is_rejected,
+    forgets_updates_of_runs,
+    stores_a_batch_in_two_commits,
+    keeps_a_letter_that_was_sent_to_all,
+    purges_nothing,
+    purges_what_comes_next,
+    changes_only_the_first_run,
+    forgets_replies,
 )

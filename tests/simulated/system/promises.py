@@ -10,25 +10,16 @@ import asyncio
 from collections import Counter, defaultdict
 from typing import Any, ClassVar
 
-import msgspec
-
-from mainspring import App, Effect, Event, Sleep, WaitSignal, resume
+from mainspring import App, Event
 from mainspring.beats.errors import BeatRunning
 from mainspring.client import Client, New
-from mainspring.log import Append
 from mainspring.outbox import Outbox
 from mainspring.testing.simulation import PlannedStep, Rest, operation
-from tests.simulated.system.verbs import EVERY_MS, KEYS, Verbs
+from tests.simulated.system.topics import TopicVerbs
+from tests.simulated.system.verbs import EVERY_MS, KEYS
 
 
-class Note(Effect[int]):
-    """An effect that writes an event together with its answer."""
-
-    run: str
-    number: int
-
-
-class Promises(Verbs):
+class Promises(TopicVerbs):
     operations: ClassVar = 24
     settings: ClassVar = {"ack_timeout_ms": 2_000, "retention_interval_ms": 700}
     drainers: ClassVar = (0, 1, 2)
@@ -57,13 +48,13 @@ class Promises(Verbs):
         app.topic("keyed", partitions=2)
         app.topic("steps")
         self._consumers(app)
-        self._runs(app)
         self.declare_verbs(app)
 
         @app.command("Order.Place", durable=True)
         async def place(data: dict[str, Any], ctx: Any) -> int:
             execution = next(self.numbers)
             await ctx.publish("orders", {"id": data["id"], "by": execution}, id=f"o{execution}")
+            await ctx.publish("bills", {"by": execution}, id=f"b{execution}")
             await ctx.sleep(0.05)
             return execution
 
@@ -96,7 +87,7 @@ class Promises(Verbs):
                 raise ValueError("this one cannot be handled")
             event.publish("done", {"work": event.id}, id=self._new_id())
             if event.payload["kind"] == "run":
-                event.start_run("job", event.id, False, id=f"r-{event.id}")
+                event.start_run("job", f"r-{event.id}", False, id=f"r-{event.id}")
 
         @app.consumer("keyed", group="ordered", concurrency=4, key_concurrency=1, max_attempts=50, backoff="50ms")
         async def in_order(event: Event[dict[str, Any]]) -> None:
@@ -104,28 +95,6 @@ class Promises(Verbs):
             if event.attempt == 1 and event.payload["n"] % 3 == 0:
                 raise ValueError("once")
             event.publish("ordered", {"key": event.key, "n": event.payload["n"]}, id=self._new_id())
-
-    def _runs(self, app: App) -> None:
-        @app.handles(Note)
-        def note(effect: Note, ctx: Any) -> Any:
-            payload = msgspec.json.encode({"run": effect.run, "step": effect.number})
-            ctx.batch.append(Append("steps", 0, self._new_id(), ctx.wall_ms(), payload))
-            return resume(effect.number)
-
-        @app.run
-        async def job(name: str, waits: bool, perform: Any) -> list[int]:
-            answers = [await perform(Note(name, 1))]
-            await perform(Sleep(ms=200))
-            answers.append(await perform(WaitSignal("go")) if waits else 0)
-            answers.append(await perform(Note(name, 2)))
-            return answers
-
-        @app.run
-        async def fragile(name: str, perform: Any) -> int:
-            number = await perform(Note(name, 1))
-            if name not in self.mended:
-                raise ValueError("not yet")
-            return int(number)
 
     # -- what clients do
 
@@ -303,6 +272,8 @@ class Promises(Verbs):
     async def _check_commands_and_runs(self, end: Rest) -> None:
         orders = Counter(event.payload["id"] for event in await end.events("orders"))
         executions = {event.payload["id"]: event.payload["by"] for event in await end.events("orders")}
+        bills = {event.payload["by"] for event in await end.events("bills")}
+        end.require(bills == set(executions.values()), f"orders {sorted(executions.values())}, bills {sorted(bills)}")
         for id, by in self.replies.items():
             end.require(orders[id] == 1, f"command {id} published {orders[id]} times")
             end.require(
@@ -311,7 +282,9 @@ class Promises(Verbs):
         steps = Counter((event.payload["run"], event.payload["step"]) for event in await end.events("steps"))
         end.require(set(steps.values()) <= {1}, f"effects that were applied twice: {steps.most_common(3)}")
         node = end.nodes[0]
-        for id in sorted(self.runs):
+        work = {event.id: event.payload["kind"] for event in await end.events("work")}
+        started = {f"r-{event.payload['work']}" for event in await end.events("done")}
+        for id in sorted(self.runs | {id for id in started if work.get(id.removeprefix("r-")) == "run"}):
             record = await node.runtime.durable.store.record(id)
             end.require(record.state == "done", f"run {id} ended as {record.state}: {record.error}")
             end.require(steps[id, 1] == steps[id, 2] == 1, f"run {id} ended without its steps")

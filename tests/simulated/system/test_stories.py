@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
 import pytest
 
-from mainspring import App, Event
-from mainspring.client import CannotConnect, Client
+from mainspring import App, Event, Fail, WaitSignal
+from mainspring.client import CannotConnect, Client, connect
+from mainspring.kernel.errors import refusal as kernel_refusal
 from mainspring.node.settlement import LeaseLost
+from mainspring.runs import TakenOver
 from mainspring.testing import simulate
 from mainspring.testing.simulation import PlannedStep, Rest, Scenario, operation
 from mainspring.testing.simulation.disk import Disk
@@ -110,7 +112,32 @@ class Asking(Story):
             self.seen.append("no answer")
 
 
-def test_a_question_whose_answer_is_lost_ends_with_its_timeout() -> None:
+class Changing(Story):
+    def program(self) -> App:
+        app = App("story")
+
+        @app.run
+        async def account(perform: Any) -> None:
+            @perform.update
+            def book() -> None:
+                self.seen.append("asked")
+
+            await perform(WaitSignal("close"))
+
+        return app
+
+    @operation
+    async def change(self, client: Client, step: PlannedStep) -> None:
+        await client.start_run("account", id="one")
+        try:
+            await client.update_run("one", "book")
+        except CannotConnect:
+            self.seen.append("no answer")
+        await client.signal("one", "close")
+
+
+@pytest.mark.parametrize("story", [Asking, Changing])
+def test_a_question_whose_answer_is_lost_ends_with_its_timeout(story: type[Story]) -> None:
     def half_open(running: ScenarioRun, disk: Disk) -> None:
         def look() -> None:
             if not running.scenario.seen:  # type: ignore[attr-defined]
@@ -120,9 +147,46 @@ def test_a_question_whose_answer_is_lost_ends_with_its_timeout() -> None:
 
         running.system.timeline.after(1, look)
 
-    running = told(Asking, half_open)
+    running = told(story, half_open)
     assert not running.ledger.broken
     assert running.scenario.seen == ["asked", "no answer"]  # type: ignore[attr-defined]
+
+
+async def test_every_verb_about_runs_gives_a_question_up_whose_answer_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where the connection is gone and nobody says so, only a time limit of the client ends the wait."""
+    limits: dict[str, Any] = {}
+
+    async def ask(kind: str, type: str, data: Any, timeout: Any, *rest: Any) -> Any:
+        limits[type] = timeout
+        raise Fail(503, "not now")
+
+    client = connect("ws://127.0.0.1:1")
+    monkeypatch.setattr(client, "_ask", ask)
+    asked: list[Awaitable[Any]] = [
+        client.run_info("one"),
+        client.signal("one", "go"),
+        client.cancel("one"),
+        client.query_run("one", "what"),
+        client.update_run("one", "that"),
+        client.retry_run("one"),
+        client.change_runs("retry", state="failed"),
+        anext(client.runs()),
+        client.count_runs(),
+        client.forget_run("one"),
+        client.forget_runs(),
+    ]
+    for each in asked:
+        with pytest.raises(Fail):
+            await each
+    assert limits
+    assert None not in limits.values(), limits
+
+
+async def test_who_asks_a_run_of_a_node_that_lost_its_lease_may_ask_again() -> None:
+    """That is said as what passes by itself, and not as a mistake of the question."""
+    assert kernel_refusal(TakenOver("this node lost its lease before the write was stored")).code == 503
 
 
 class Delayed(Scenario):

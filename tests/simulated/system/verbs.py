@@ -1,4 +1,4 @@
-"""The verbs that change something beside publishing and consuming: leases by hand, seeks, letters, schedules, runs.
+"""The verbs that change something beside publishing and consuming: leases by hand, seeks, letters, schedules.
 
 A part of the scenario in `promises`. Each block is a verb's operations, what they were told, and what must be true.
 """
@@ -35,8 +35,6 @@ class Verbs(Scenario):
         self.fired_now: dict[int, str] = {}  # offsets of alarms that were run by hand
         self.pauses: list[tuple[str, int, int]] = []  # of alarms: since when, until when
         self.unscheduled: dict[str, int] = {}
-        self.outcomes: dict[str, str] = {}  # of runs that were cancelled: what a client was told
-        self.mended: set[str] = set()
         self.locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def _new_id(self) -> str:
@@ -123,7 +121,7 @@ class Verbs(Scenario):
     async def _unfinished(self, end: Rest) -> set[str]:
         """Jobs that nobody has finished or given up; the lag says nothing of letters that were sent back."""
         letters = {each.original_id for each in await end.nodes[0].bus.dead_letters.page("jobs")}
-        rotten = _offsets(end, "jobs")
+        rotten = rotten_offsets(end, "jobs")
         jobs = {event.id for event in await end.events("jobs") if event.offset not in rotten}
         return set() if self.dropped else jobs - self.finished - letters
 
@@ -149,7 +147,7 @@ class Verbs(Scenario):
             raise
 
     async def _check_feed(self, end: Rest) -> None:
-        rotten = {event.id for event in await end.events("feed") if event.offset in _offsets(end, "feed")}
+        rotten = {event.id for event in await end.events("feed") if event.offset in rotten_offsets(end, "feed")}
         missed = set().union(*self.to_read) - rotten
         end.require(not missed or end.damaged, f"sent back, the group was not given {sorted(missed)[:3]} again")
 
@@ -162,7 +160,7 @@ class Verbs(Scenario):
 
     @operation
     async def publish_latest(self, client: Client, step: PlannedStep) -> None:
-        key = step.random.choice(KEYS)
+        key = f"{step.random.choice(KEYS)}{step.client}"
         async with self.locks[f"latest {key}"]:
             number = self.last_value[key] + 1
             await client.publish("latest", {"n": number}, key=key)
@@ -175,7 +173,7 @@ class Verbs(Scenario):
         for event in await end.events("latest"):
             newest[str(event.key)] = event.payload["n"]
         for key, number in self.last_value.items():
-            gone = newest[key] < number and not _offsets(end, "latest")
+            gone = newest[key] < number and not rotten_offsets(end, "latest")
             end.require(not gone, f"the value of {key} was {number} and is {newest[key]}")
 
     # -- behind a certain offset only
@@ -270,40 +268,6 @@ class Verbs(Scenario):
         fired = Counter(event.ts // 60_000 for event in await end.events("schedules.promises.minute"))
         return Counter({minute: fired[minute] for minute in range(begun + 1, now + 1)})
 
-    # -- runs that are cancelled, or fail and are tried again
-
-    @operation
-    async def cancel_run(self, client: Client, step: PlannedStep) -> None:
-        id = f"c-{step.id}"
-        await self._insist(client, lambda: client.start_run("job", id, True, id=id))
-        await asyncio.sleep(step.random.uniform(0, 1))
-        if step.random.random() < 0.3:
-            await self._insist(client, lambda: client.signal(id, "go", 7))
-        await self._insist(client, lambda: client.cancel(id, "no longer needed"))
-        outcome = await self._insist(client, lambda: client.outcome(id))
-        self.outcomes[id] = type(outcome).__name__.lower()
-
-    @operation
-    async def mend_run(self, client: Client, step: PlannedStep) -> None:
-        id = f"m-{step.id}"
-        await self._insist(client, lambda: client.start_run("fragile", id, id=id))
-        outcome = await self._insist(client, lambda: client.outcome(id))
-        assert type(outcome).__name__ == "Failed", outcome
-        self.mended.add(id)
-        try:
-            await self._insist(client, lambda: client.retry_run(id))
-        except Fail as error:
-            if error.code != 409:  # an answer that was lost: it goes on already, or is over
-                raise
-        outcome = await self._insist(client, lambda: client.outcome(id))
-        self.outcomes[id] = type(outcome).__name__.lower()
-        assert self.outcomes[id] == "value", outcome
-
-    async def _check_outcomes(self, end: Rest) -> None:
-        for id, outcome in self.outcomes.items():
-            record = await end.nodes[0].runtime.durable.store.record(id)
-            end.require(record.state == outcome, f"run {id} was told to be {outcome} and is {record.state}")
-
     # -- all of it
 
     async def verbs_at_rest(self, end: Rest) -> bool:
@@ -318,9 +282,9 @@ class Verbs(Scenario):
         await self._check_chain(end)
         await self._check_taken(end)
         await self._check_alarms(end)
-        await self._check_outcomes(end)
         await self._check_firings(end)
 
 
-def _offsets(end: Rest, topic: str) -> set[int]:
+def rotten_offsets(end: Rest, topic: str) -> set[int]:
+    """Of events of the topic whose bytes rotted."""
     return {offset for where, _, offset in end.damaged if where == topic}

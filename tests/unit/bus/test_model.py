@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from mainspring.bus import DeadLetter
+from mainspring.bus import DeadLetter, DeadLetterFilter
 from mainspring.loop import VirtualClock, VirtualEventLoop
 from tests.support.bus import BEGINNING, WALL_MS, Peer, World, settle
 
@@ -37,6 +37,7 @@ class Event:
     not_before: int = 0
     settled: bool = False
     dead: bool = False
+    redriven: bool = False
 
 
 @dataclass
@@ -50,6 +51,7 @@ class Member:
 class Model:
     events: dict[Place, Event] = field(default_factory=dict)
     highest: dict[Place, int] = field(default_factory=dict)  # of a member in a partition: first deliveries ascend
+    floor: dict[int, int] = field(default_factory=dict)  # of a partition: what was committed when letters went back
 
     def held_by(self, member: int) -> list[Place]:
         return [place for place, event in self.events.items() if event.holder == member]
@@ -63,10 +65,11 @@ class Model:
             event.not_before = not_before
 
     def committed(self, partition: int) -> int:
+        """Everything up to here is settled; a letter that goes back to the group does not lower it."""
         offset = 0
         while (event := self.events.get((partition, offset + 1))) is not None and event.settled:
             offset += 1
-        return offset
+        return max(offset, self.floor.get(partition, 0))
 
 
 class GroupMachine(RuleBasedStateMachine):
@@ -167,6 +170,36 @@ class GroupMachine(RuleBasedStateMachine):
             partition, offset = data.draw(st.sampled_from(sorted(others)))
             self.say(lambda: self.members[number].peer.ack("t", "g", offset, partition))
 
+    @precondition(lambda self: self._dead())
+    @rule(data=st.data(), to_all=st.booleans())
+    def redrive(self, data: st.DataObject, to_all: bool) -> None:
+        """Some letters go back: to the group, as they were and with their attempts counted anew, or to all groups."""
+        chosen = data.draw(st.lists(st.sampled_from(self._dead()), min_size=1, unique=True))
+
+        async def run() -> list[Place]:
+            await settle(0.05)
+            letters = await self.world.bus.dead_letters.page("t", limit=10_000)
+            offsets = [each.offset for each in letters if (each.original_partition, each.original_offset) in chosen]
+            assert len(offsets) == len(chosen)
+            wanted = DeadLetterFilter(offsets=offsets)
+            sent = await self.world.bus.dead_letters.redrive("t", wanted, to_all=to_all)
+            return [(each.partition, each.offset) for each in sent]
+
+        self._watch()
+        if any(self._overdue(p) for n in self.members for p in self.model.held_by(n)):
+            return
+        places = self.do(run())
+        for place in chosen:
+            self.model.events[place].dead = False
+        if to_all:
+            assert len(places) == len(chosen)
+            assert not self.model.events.keys() & set(places)
+            self.model.events.update({place: Event() for place in places})
+        else:
+            assert sorted(places) == sorted(chosen)
+            self.model.floor = {partition: self.model.committed(partition) for partition in range(PARTITIONS)}
+            self.model.events.update({place: Event(redriven=True, refused=True) for place in places})
+
     @rule(seconds=st.sampled_from([1, 7, LEASE_S + 2, 100]))
     def time_passes(self, seconds: int) -> None:
         """In steps shorter than a lease, because a redelivered event may expire again."""
@@ -189,6 +222,9 @@ class GroupMachine(RuleBasedStateMachine):
                 event.holder = None
                 if event.deliveries >= MAX_ATTEMPTS:
                     self.model.give_back(place)
+
+    def _dead(self) -> list[Place]:
+        return sorted(place for place, event in self.model.events.items() if event.dead)
 
     def _holders(self) -> list[int]:
         """Members that hold something, all of it for sure."""
@@ -227,7 +263,7 @@ class GroupMachine(RuleBasedStateMachine):
         assert not event.settled, f"{place} was settled"
         assert attempt == event.deliveries + 1 <= MAX_ATTEMPTS, f"{place}: attempt {attempt}"
         assert now >= event.not_before, f"{place} came {event.not_before - now} ms too early"
-        if attempt == 1:
+        if attempt == 1 and not event.redriven:
             assert place[1] > self.model.highest.get((number, place[0]), 0), f"{place} out of order"
             self.model.highest[(number, place[0])] = place[1]
         event.deliveries, event.holder, event.leased_at = attempt, number, now

@@ -80,6 +80,8 @@ class Admission:
     new_id: Callable[[], str]
     random: Callable[[], float]
     closed: str = ""  # why nothing is accepted any more
+    refuses: str = ""  # why nothing is published now: it is closed, or there is no room
+    remedy: str = ""
 
     def __post_init__(self) -> None:
         self._most_bytes = self.settings.max_frame_bytes
@@ -106,8 +108,8 @@ class Admission:
         topic = self.topics.find(name)
         is_new = topic is None
         try:
-            if self.closed:
-                raise Unavailable(self.closed, remedy="publish again in a moment")
+            if self.refuses and (limited or self.closed):  # what the node's own program has begun ends
+                raise Unavailable(self.refuses, remedy=self.remedy)
             if topic is not None:
                 self.access.check_now(topic.config, "publish", who)
             else:  # what is refused leaves nothing behind
@@ -134,6 +136,16 @@ class Admission:
                 span.end(error)
             raise
         return Accepted(topic, appends, due, expect is not None, span, at_times)
+
+    def close(self, why: str) -> None:
+        """Accept nothing any more."""
+        self.closed = self.refuses = why
+        self.remedy = "publish again in a moment"
+
+    def on_disk(self, why: str, remedy: str) -> None:
+        """Publish nothing while the disk is nearly full; an empty text: there is room again."""
+        if not self.closed:
+            self.refuses, self.remedy = why, remedy
 
     def accept_schedule(self, schedule: Schedule, who: Who) -> Schedule:
         """The schedule as it is kept: its payload fits the topic, its headers say who made it.

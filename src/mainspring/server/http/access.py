@@ -6,7 +6,8 @@ whatever the method. Programs send no origin and are not affected.
 
 A page can also reach the node under a name of its own by making that name point to this machine (DNS rebinding); its
 requests then look like the node's own. So while the node is open (no tokens), the name in `Host` must be an address,
-a name of this machine, or one of the allowed origins' names: an address cannot be rebound.
+a name of this machine, or one of the allowed origins' names: an address cannot be rebound. And what a proxy passes on
+for somebody on another machine (`X-Forwarded-For`, `X-Real-IP`, `Forwarded`) is refused.
 
 *Who is asking?* One function says it. Without tokens it is `claimed_agent`, which believes `?agent_id=` or
 `X-Agent-Id`: that is for finding one's way on a single machine, not for keeping anyone out.
@@ -22,6 +23,7 @@ certificate instead, where the node has an authority for those of clients: TLS h
 from __future__ import annotations
 
 import asyncio
+import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
@@ -52,6 +54,11 @@ OUTSIDE: Final = "X-Mainspring-Outside"  # the address of who asks through a web
 MAX_TOKEN: Final = 512  # characters; ours have 46
 FURTHEST_S: Final = 86_400.0  # one sleep; clocks are set, so the rest is counted again then
 
+_FORWARDED: Final = ("X-Forwarded-For", "X-Real-IP", hdrs.FORWARDED)
+_FOR: Final = re.compile(r'for=("[^"]*"|[^;,\s]*)', re.IGNORECASE)
+_NO_TOKENS: Final = "This node has no tokens, so it answers only to its own machine."
+_MAKE_TOKEN: Final = "Make one with `mainspring token new` and put its line into MAINSPRING_TOKENS."
+
 _CALLER: Final = web.RequestKey("caller", Caller)
 
 
@@ -76,6 +83,7 @@ class OriginCheck:
         async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
             if self._check_host:
                 _check_host(request.host, self._allowed_hosts, is_mounted=OUTSIDE in request.headers)
+                _check_forwarded(request)
             origin = request.headers.get(hdrs.ORIGIN)
             if origin is None:
                 return await handler(request)
@@ -148,6 +156,25 @@ def _check_host(host: str, allowed_hosts: frozenset[str], *, is_mounted: bool) -
     )
 
 
+def _check_forwarded(request: web.Request) -> None:
+    """A proxy on this machine may let in the whole world, which it names in its headers."""
+    for name in _FORWARDED:
+        for value in request.headers.getall(name, ()):
+            said = _FOR.findall(value) if name == hdrs.FORWARDED else value.split(",")
+            if not all(map(_is_here, said)):
+                raise HttpProblem("forbidden", _NO_TOKENS, _MAKE_TOKEN)
+
+
+def _is_here(said: str) -> bool:
+    """Of an address as proxies write it, with or without port and brackets."""
+    text = said.strip().strip('"')
+    with suppress(ValueError):
+        return ip_address(text).is_loopback
+    with suppress(ValueError):
+        return ip_address(urlsplit(f"//{text}").hostname or "").is_loopback
+    return False
+
+
 # --- who is asking ---
 
 
@@ -163,11 +190,7 @@ def outside_middleware(*, needs_token: bool) -> Middleware:
         if address is None or not _is_unix(request):
             return await handler(request)
         if not needs_token and not _may_be_here(address):
-            raise HttpProblem(
-                "forbidden",
-                "This node has no tokens, so it answers only to its own machine.",
-                "Make one with `mainspring token new` and put its line into MAINSPRING_TOKENS.",
-            )
+            raise HttpProblem("forbidden", _NO_TOKENS, _MAKE_TOKEN)
         return await handler(request.clone(remote=address))
 
     return note_address

@@ -41,6 +41,7 @@ from mainspring.log.contract import (
     Remove,
     Restorable,
     Result,
+    Room,
     StoredEvent,
     Watched,
     event_bytes,
@@ -243,6 +244,20 @@ class MongoEngine(Watched):
         self._check()
         hello = await self._patience(lambda: self._client.admin.command("hello"))
         return describe(hello, self._client.write_concern.document)
+
+    async def room(self) -> Room | None:
+        """Of the file system of the server that is asked; None where it does not say."""
+        self._check()
+        found = await self._patience(lambda: self._database.command("dbStats", freeStorage=1))
+        if not found.get("fsTotalSize"):
+            return None
+        total = round(found["fsTotalSize"])
+        return Room(
+            total=total,
+            free=total - round(found["fsUsedSize"]),
+            size=round(found["storageSize"] + found.get("indexSize", 0)),
+            reusable=round(found.get("freeStorageSize", 0) + found.get("indexFreeStorageSize", 0)),
+        )
 
     async def time_ms(self) -> int:
         if self._client is None:

@@ -38,6 +38,7 @@ from mainspring.log.contract import (
     Refused,
     Restorable,
     Result,
+    Room,
     Watched,
     groups,
     log_gone,
@@ -186,6 +187,10 @@ class JetStreamEngine(ReadThrough, Watched):
         self._on_failure.append(callback)
         if self._fault is not None:
             callback(self._fault)
+
+    async def room(self) -> Room:
+        """Of the file system that this node's copy of the log is in; that of the servers is theirs to watch."""
+        return await self.replica.room()
 
     async def durability(self) -> Durability:
         if self._connection is None:

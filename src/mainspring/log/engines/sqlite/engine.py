@@ -32,6 +32,7 @@ from mainspring.log.contract import (
     Record,
     Restorable,
     Result,
+    Room,
     StoredEvent,
     silent,
 )
@@ -222,6 +223,17 @@ class SqliteEngine:
 
     async def spaces(self) -> list[str]:
         return await self._read(SqliteReader.spaces)
+
+    async def room(self) -> Room:
+        """Of the file system that the log's file is in."""
+        disk = os.statvfs(self.path.parent)
+        sizes = [Path(f"{self.path}{suffix}") for suffix in ("", "-wal")]
+        return Room(
+            total=disk.f_blocks * disk.f_frsize,
+            free=disk.f_bavail * disk.f_frsize,
+            size=sum(each.stat().st_size for each in sizes if each.exists()),
+            reusable=await self._read(lambda reader: reader.unused_bytes()),
+        )
 
     async def marks(self) -> AsyncIterator[Mark]:
         after = ("", "")

@@ -72,6 +72,13 @@ class SqliteReader:
         """What is wrong with the structure of the file, as SQLite says it."""
         return [line for (line,) in self.connection.execute("PRAGMA quick_check(10)") if line != "ok"]
 
+    def unused_bytes(self) -> int:
+        """Bytes of the file that hold nothing any more and are written to before it grows."""
+        pages, size = (
+            self.connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("freelist_count", "page_size")
+        )
+        return int(pages) * int(size)
+
     # -- events
 
     def events(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> list[StoredEvent]:

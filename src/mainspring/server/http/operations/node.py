@@ -162,9 +162,11 @@ def _engine(node: NodeParts) -> EngineView | None:
 async def show_stats(call: Call) -> Stats:
     """Counters since the node started, and gauges of now."""
     stats = call.bus.stats()
-    visible = await call.readable(stats.by_topic)
+    disk = stats.disk
+    largest = [] if isinstance(disk, msgspec.UnsetType) else [each.topic for each in disk.largest if each.topic]
+    visible = await call.readable({*stats.by_topic, *largest})
     shown = {topic: count for topic, count in stats.by_topic.items() if topic in visible}
-    return msgspec.structs.replace(stats, by_topic=shown)
+    return msgspec.structs.replace(stats, by_topic=shown, disk=disk and disk.without_others(visible))
 
 
 @operation("GET /metrics", gives("The numbers.", BodyContent("text/plain", {"type": "string"})))
@@ -184,10 +186,11 @@ class Health(msgspec.Struct, frozen=True):
     status: Literal["ok"] = "ok"
 
 
-class Ready(msgspec.Struct, frozen=True):
-    """The node takes requests."""
+class Ready(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The node takes requests. `disk`: `low` when room is short, `full` when publishes are refused for it."""
 
-    status: Literal["ready"] = "ready"
+    status: Literal["ready"]
+    disk: Literal["ok", "low", "full"] = "ok"
 
 
 @operation("GET /healthz", gives("It does.", Health), errors=(503,), needs_token=False)
@@ -206,9 +209,11 @@ async def show_health(call: Call) -> Health | web.Response:
 async def show_readiness(call: Call) -> Ready | web.Response:
     """Whether the node takes requests.
 
-    503 with the reason while it does not.
+    503 with the reason while it does not. A node without room for new events is ready: it delivers, and takes
+    acknowledgements and deletions.
     """
     found = readiness(call.face.node)
     if found.ready:
-        return Ready()
+        disk = call.bus.disk.state
+        return Ready("ready", "ok" if disk is None else disk.state)
     return problem_response(503, "unavailable", f"The node is not ready: {found.reason}.", "Try again later.")
