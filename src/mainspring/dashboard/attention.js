@@ -14,7 +14,7 @@ const KINDS = {
   dead_messages: ["kernel", "message reached nobody", "messages reached nobody", () => to(["kernel"]), () => to(["kernel"])],
   capabilities: ["kernel", "capability gave up", "capabilities gave up", () => to(["kernel"]), () => to(["kernel"])],
   groups: ["groups", "group is behind", "groups are behind", () => to(["groups"]), ({ name, of }) => to(["groups", of, name])],
-  schedules: ["timers", "schedule failed", "schedules failed", () => to(["timers"]), () => to(["timers"])],
+  schedules: ["schedules", "schedule failed", "schedules failed", () => to(["schedules"]), () => to(["schedules"])],
   nodes: ["nodes", "node is away", "nodes are away", () => to(["nodes"]), ({ name }) => to(["nodes", name])],
 };
 

@@ -20,9 +20,13 @@ from tests.support.terminal import until, url_of
 
 PROGRAM = """
 from pathlib import Path
-from mainspring import App
+from mainspring import App, Perform, WaitSignal
 
 app = App("shop")
+
+@app.run
+async def checkout(order: str, perform: Perform) -> str:
+    return await perform(WaitSignal("paid"))
 
 @app.task(max_attempts=1)
 async def mail(to: str, *, subject: str = "hello") -> str:
@@ -86,6 +90,19 @@ def test_a_schedule_is_shown_run_paused_and_resumed(shop: tuple[str, Path]) -> N
     assert said(shop, "schedules", "pause", name)[0]["paused"]
     assert "paused" in mainspring("schedules", "show", name, env=env).stdout
     assert not said(shop, "schedules", "resume", name)[0].get("paused", False)
+
+
+def test_many_runs_are_signalled_and_cancelled_by_a_filter(shop: tuple[str, Path]) -> None:
+    env = {"BUS_URL": shop[0]}
+    for n in range(3):
+        mainspring("runs", "start", "checkout", f'"o-{n}"', "--id", f"o-{n}", env=env)
+    mainspring("runs", "start", "checkout", '"p"', "--id", "p", env=env)
+    chosen = ("--program", "checkout", "--prefix", "o-")
+    assert said(shop, "runs", "signal", "-", "paid", '"yes"', *chosen, "-y") == [{"count": 3, "refused": {}}]
+    until(lambda: all(each["state"] == "done" for each in said(shop, "runs", "list", *chosen)))
+    words = mainspring("runs", "cancel", "--state", "running", "--program", "checkout", env=env).stdout
+    assert "1 run was cancelled" in words
+    assert "say which runs" in mainspring("runs", "signal", "-", "paid", code=1, env=env).stderr
 
 
 def test_many_commands_are_one_process_and_stop_at_the_first_that_fails(shop: tuple[str, Path]) -> None:
