@@ -1,6 +1,8 @@
 // Building the page. Everything that is shown goes through `h`, which knows text and elements but no markup:
 // a payload can never become anything but text. (The content security policy refuses the other ways, too.)
 
+import { exact, local } from "./format.js";
+
 /** An element. Props: class, text, on {event: handler}, aria, data, css (properties), and plain attributes. */
 export function h(tag, props = {}, ...children) {
   const element = document.createElement(tag);
@@ -111,6 +113,18 @@ export function facts(pairs) {
     { class: "facts" },
     pairs.filter(Boolean).map(([name, value]) => [h("dt", { text: name }), h("dd", {}, value)]),
   );
+}
+
+/** A time, in local time; UTC is in its tooltip. `text` where a list has another form of it. */
+export function time(ms, text = local(ms)) {
+  return h("time", { datetime: exact(ms), title: text === local(ms) ? exact(ms) : `${local(ms)} local\n${exact(ms)}`, text });
+}
+
+/** Why something failed: the exception's type, text and traceback; nothing where there was none. */
+export function failure(kept, title = "Exception") {
+  if (!kept) return null;
+  const said = kept.message ? `${kept.type}: ${kept.message}` : kept.type;
+  return h("section", { class: "failure" }, h("h3", { text: title }), h("p", { class: "bad", text: said }), kept.traceback && h("pre", { class: "lines", tabindex: "0", aria: { label: "Traceback" }, text: kept.traceback }));
 }
 
 export function tag(text, kind = "") {

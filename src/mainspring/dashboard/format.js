@@ -57,7 +57,14 @@ export function dayOf(ms) {
   return day.format(new Date(ms));
 }
 
-/** ISO time, for copying and for titles. */
+/** The whole local time, for reading: 2026-01-31 14:03:22.120. */
+export function local(ms) {
+  const at = new Date(ms);
+  const two = (number) => String(number).padStart(2, "0");
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock.format(at)}.${String(at.getMilliseconds()).padStart(3, "0")}`;
+}
+
+/** The same instant in UTC, for copying and for tooltips: 2026-01-31T13:03:22.120Z. */
 export function exact(ms) {
   return new Date(ms).toISOString();
 }

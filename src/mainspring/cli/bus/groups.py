@@ -34,20 +34,19 @@ def list_groups(
     *,
     at: NodeOptions,
 ) -> None:
-    """List groups. Members, lag (events not settled), events in flight, rate, and since when the oldest one waits."""
+    """List groups. Members, lag (events not settled), events in flight, and since when the oldest one waits."""
     groups = at.get("/groups", topic=topic)["groups"]
     shown = [each for each in groups if each["lag"] or not lagging]
     listing(
         shown,
         at.as_json,
-        ("topic", "group", ">members", ">lag", ">in flight", ">settled/s", "oldest"),
+        ("topic", "group", ">members", ">lag", ">in flight", "oldest"),
         lambda each: (
             each["topic"],
             each["group"],
             each["members"],
             each["lag"],
             each["inflight"],
-            each.get("rate", ""),
             date_text(each["oldest"]) if each.get("oldest") else "",
         ),
         empty="no groups" + (" lag" if lagging else " yet; `mainspring sub TOPIC --group NAME` makes one"),
@@ -111,6 +110,8 @@ def _show(group: dict[str, Any], as_json: bool) -> None:
     say(
         f"{safe(group['group'])} of {safe(group['topic'])}: {group['members']} members, lag {group['lag']:,}, "
         f"{group['inflight']:,} in flight"
+        + (f", {group['rate']:g} settled per second" if group.get("rate") else "")
+        + (f", the oldest is of {date_text(group['oldest'])}" if group.get("oldest") else "")
     )
     table(
         ("partition", ">committed", ">lag", ">in flight"),

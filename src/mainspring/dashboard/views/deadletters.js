@@ -1,9 +1,9 @@
 // Dead letters: which events a group gave up on, why, sending them back, and dropping them.
 
 import { topicPath, withQuery } from "../api.js";
-import { h, alone, beside, closer, empty, facts, fill, head, panel, say } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, failure, fill, head, panel, say, time } from "../dom.js";
 import { action, field, question, toast, trouble } from "../feedback.js";
-import { ago, brief, count, exact, plural } from "../format.js";
+import { ago, brief, count, plural } from "../format.js";
 import { Grid } from "../grid.js";
 import { payloadText, viewer } from "../json.js";
 import { note, to } from "../router.js";
@@ -70,7 +70,7 @@ class Letters {
         { label: "Group", width: "minmax(80px, 1fr)", least: 520, cell: (row) => row.group },
         { label: "Attempts", width: "84px", kind: "r", least: 600, cell: (row) => count(row.attempts) },
         { label: "Payload", width: "minmax(90px, 2fr)", kind: "m", least: 760, cell: (row) => brief(row.payload, 120) },
-        { label: "Died", width: "120px", kind: "r", cell: (row) => ago(row.ts, ctx.store.node?.now ?? Date.now()) },
+        { label: "Died", width: "120px", kind: "r", cell: (row) => time(row.ts, ago(row.ts, ctx.store.node?.now ?? Date.now())) },
       ],
     });
     this.grid.element.classList.add("fill");
@@ -202,9 +202,10 @@ class Letters {
         ["Group", h("a", { href: to(["groups", row.originalTopic, row.group]), text: row.group })],
         ["Attempts", count(row.attempts)],
         ["Came from", h("a", { href: to(["events"], place), text: `${row.originalTopic}, partition ${row.originalPartition}, offset ${count(row.originalOffset)}` })],
-        ["Died", exact(row.ts)],
+        ["Died", time(row.ts)],
         row.key !== undefined && ["Key", row.key],
       ]), h("div", { class: "acts" }, action(this.ctx, "Redrive this one…", () => this.redrive([row.offset]), { why: this.why }), action(this.ctx, "Drop this one…", () => this.drop([row.offset]), { why: this.why }))),
+      failure(row.failure),
       h("section", {}, h("h3", { text: "Headers" }), facts(Object.entries(row.headers))),
       h("section", {}, h("h3", { text: "Payload" }), payload));
     this.loadPayload(row, payload);

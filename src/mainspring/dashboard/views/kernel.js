@@ -1,9 +1,9 @@
 // The kernel: which capabilities there are and how their actors do, what is asked and not answered, what failed, and
 // asking something oneself.
 
-import { h, empty, fill, head, panel, say, tag } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, failure, fill, head, panel, say, tag, time } from "../dom.js";
 import { action, announce, field, refusal, refused } from "../feedback.js";
-import { ago, count, moment, plural, span } from "../format.js";
+import { ago, count, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { tree } from "../json.js";
 import { note, to } from "../router.js";
@@ -148,10 +148,10 @@ function faults() {
   const grid = new Grid({
     label: "Faults",
     none: empty("No faults", "No actor has failed since the node started."),
-    onOpen: (row) => (location.hash = to(["trace", row.causation ?? row.id])),
+    onOpen: (row) => show(row),
     rowHeight: 38,
     columns: [
-      { label: "When", width: "124px", least: 520, cell: (row) => h("span", { title: moment(row.at), text: ago(row.at, now) }) },
+      { label: "When", width: "124px", least: 520, cell: (row) => time(row.at, ago(row.at, now)) },
       { label: "Capability", width: "minmax(80px, 0.8fr)", cell: (row) => row.capability },
       { label: "Handling", width: "minmax(100px, 1fr)", least: 560, cell: (row) => row.request },
       { label: "What happened", width: "minmax(120px, 2.4fr)", cell: (row) => h("span", { title: row.message, text: row.message }) },
@@ -159,8 +159,26 @@ function faults() {
     ],
   });
   grid.element.classList.add("fill");
+  grid.isSelected = (_, row) => Boolean(row && row.id === shown);
+  const split = h("div", { class: "split" }, grid.element);
+  let shown = null;
+
+  function show(row) {
+    shown = row.id;
+    const close = closer(grid.element, () => {
+      shown = null;
+      alone(split, grid.element);
+      grid.refresh();
+    });
+    beside(split, grid.element, panel(row.capability, { note: close, class: "detail" },
+      h("section", {}, facts([["What happened", row.message], ["Handling", row.request], ["Told as", row.type], ["When", time(row.at)]]),
+        h("div", { class: "acts" }, h("a", { class: "button", href: to(["trace", row.causation ?? row.id]), text: "What caused it" }))),
+      failure(row.failure)));
+    grid.refresh();
+  }
+
   return {
-    element: grid.element,
+    element: split,
     update(node) {
       rows = node.kernel.faults;
       now = node.now;

@@ -1,7 +1,7 @@
 // The nodes on this node's log: who they are, since when, what each does for all of them and what its program serves.
 
 import { History } from "../chart.js";
-import { h, alone, beside, closer, empty, facts, fill, head, panel, refill, say, tag } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, fill, head, panel, refill, say, tag, time } from "../dom.js";
 import { trouble } from "../feedback.js";
 import { ago, count, exact, plural, rate, span } from "../format.js";
 import { Grid } from "../grid.js";
@@ -99,7 +99,7 @@ class Nodes {
     return [
       h("section", {}, facts([
         ["Name", row.here ? h("span", {}, row.name, " ", tag("this page", "info")) : row.name],
-        row.since && ["Since", `${exact(row.since)}, ${span(Math.max(0, this.now - row.since))}`],
+        row.since && ["Since", [time(row.since), `, ${span(Math.max(0, this.now - row.since))}`]],
         ["Address", address(row) || "not told"],
         ["Version", row.version || "not told"],
         ["Records", `form ${row.format}`],

@@ -1,9 +1,9 @@
 // What caused what: the tree around one message, and the messages that passed lately to choose one from.
 
 import { topicPath, withQuery } from "../api.js";
-import { h, empty, facts, fill, head, panel, tag } from "../dom.js";
+import { h, empty, facts, fill, head, panel, tag, time } from "../dom.js";
 import { field, refused, trouble } from "../feedback.js";
-import { exact, moment, plural, span } from "../format.js";
+import { moment, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { note, to } from "../router.js";
 
@@ -32,7 +32,7 @@ export function open(ctx) {
     none: empty("No messages", "Nothing that fits has passed lately."),
     rowHeight: 34,
     columns: [
-      { label: "Time", width: "120px", least: 460, kind: "m", cell: (row) => moment(row.timestamp) },
+      { label: "Time", width: "120px", least: 460, kind: "m", cell: (row) => time(row.timestamp, moment(row.timestamp)) },
       { label: "Kind", width: "104px", cell: (row) => kindTag(row.kind) },
       { label: "Type", width: "minmax(120px, 1.4fr)", cell: (row) => row.type },
       { label: "Id", width: "minmax(100px, 1.4fr)", least: 620, kind: "m", cell: (row) => row.id },
@@ -131,7 +131,7 @@ function treeOf({ id, messages, truncated }, choose, remark = "") {
   };
   const tell = (node) => fill(detail, facts([
     ["Id", h("code", { text: node.id })],
-    node.timestamp && ["Time", exact(node.timestamp)],
+    node.timestamp && ["Time", time(node.timestamp)],
     node.causation && ["Caused by", h("code", { text: node.causation })],
     node.correlation && ["Correlation", h("code", { text: node.correlation })],
     whereOf(node),
