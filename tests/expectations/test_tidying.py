@@ -39,7 +39,7 @@ def shop() -> App:
 
 
 async def ids(node: RunningNode) -> list[str]:
-    return [each.id async for each in node.bus.runs()]
+    return sorted([each.id async for each in node.bus.runs()])
 
 
 async def audited(node: RunningNode, about: str) -> None:
