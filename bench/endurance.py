@@ -43,7 +43,19 @@ KEPT_BYTES: Final = 64 << 20  # of the busy topic: so that retention has work, t
 SPARE_DESCRIPTORS: Final = 500
 TICKING: Final = 20  # schedules that fire twice a second
 FLAT: Final = 1.1
+UNLIMITED: Final = (  # one caller holds what thousands would
+    "MAX_CONNECTIONS",
+    "MAX_ADDRESS_CONNECTIONS",
+    "MAX_POSITIONS",
+    "QUOTA_CONNECTIONS",
+    "QUOTA_SUBSCRIPTIONS",
+    "QUOTA_GROUPS",
+    "QUOTA_TOPICS",
+    "QUOTA_EVENTS_PER_SECOND",
+    "QUOTA_SCHEDULES",
+)
 WAITS: Final = ("stored_p50_ms", "stored_p99_ms", "delivered_p50_ms", "delivered_p99_ms", "asked_ms")
+refusals: list[str] = []
 PROGRAM: Final = """
 import asyncio
 
@@ -121,7 +133,7 @@ class Crowd:
         await until(lambda: self._confirmed >= number)
 
     def _take(self, text: bytes) -> None:
-        self._confirmed += text.startswith(b'{"type":"OK"')
+        self._confirmed += confirms(text)
 
 
 async def keep_schedules(node: peers.Node, count: int) -> None:
@@ -130,7 +142,7 @@ async def keep_schedules(node: peers.Node, count: int) -> None:
 
     def take(text: bytes) -> None:
         nonlocal confirmed
-        confirmed += text.startswith(b'{"type":"OK"')
+        confirmed += confirms(text)
 
     client.on_frame = take
     for n in range(count):
@@ -158,9 +170,18 @@ async def start_runs(node: peers.Node, count: int) -> None:
         await asyncio.sleep(0.5)
 
 
+def confirms(text: bytes) -> bool:
+    """Whether a frame says yes. One that says no ends the measurement: nobody would ever get what he waits for."""
+    if text.startswith(b'{"type":"ERROR"'):
+        refusals.append(text.decode())
+    return text.startswith(b'{"type":"OK"')
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for something that takes as long as it takes."""
     for _ in itertools.count():
+        if refusals:
+            raise SystemExit(f"the node refuses: {refusals[0]}")
         if condition():
             return
         await asyncio.sleep(0.01)
@@ -316,7 +337,7 @@ async def main(size: Size) -> Figures:
     with tempfile.TemporaryDirectory(prefix="ms-endurance-") as made:
         folder = Path(made)
         (folder / "endurance_program.py").write_text(PROGRAM)
-        limits = {"MAINSPRING_MAX_CONNECTIONS": str(size.connections + 100)}
+        limits = {f"MAINSPRING_{name}": str(20 * LONG.subscriptions) for name in UNLIMITED}
         async with peers.node(folder, program="endurance_program:app", **limits) as node:
             figures["built"] = await _build(node, size)
             counts = {"published": 0, "busy": 0, "ticking": 0}

@@ -455,6 +455,18 @@ def test_a_run_is_a_timeline_and_can_be_forked_and_cancelled(shop: str, dashboar
     assert asked(shop, "Run.Outcome", {"id": "checkout-0005"})["state"] == "cancelled"
 
 
+def test_a_finished_run_is_forgotten(shop: str, dashboard: Opener) -> None:
+    sent(shop, "Run.Start", {"program": "approval", "id": "to-be-forgotten"})
+    page = dashboard(shop, "runs/to-be-forgotten")
+    page.button("Cancel…").wait_for()
+    expect(page.button("Forget…")).to_have_count(0)  # it is not over
+    sent(shop, "Run.Cancel", {"id": "to-be-forgotten"})
+    page.button("Forget…").click()
+    page.button("Forget the run").click()
+    page.toast("1 run was forgotten.")
+    assert asked(shop, "Run.List", {"prefix": "to-be-forgotten"})["runs"] == []
+
+
 def test_an_open_run_is_followed_to_its_end(shop: str, dashboard: Opener) -> None:
     sent(shop, "Run.Start", {"program": "approval", "id": "approval-1"})
     page = dashboard(shop, "runs/approval-1")

@@ -14,14 +14,16 @@ const LONG = 500; // effects; a longer run is read anew less often while somebod
 const PAGE = 50;
 const SPANS = [["", "any time"], ["900000", "15 min"], ["3600000", "1 h"], ["86400000", "24 h"], ["604800000", "7 d"]];
 const MOST_FAMILY = 1_000;
+const DANGEROUS = new Set(["cancel", "forget"]);
 const QUESTIONS = {
   retry: "Those that failed, were cancelled or are blocked go on from their journals, with the program of now.",
   cancel: "Each ends at its next effect.",
   signal: "The value is stored, and received where the program waits for a signal of this name.",
   fork: "A new run of each begins with the first answers of the old one and goes on by itself.",
+  forget: "Finished ones go with their journals and the finished runs below them; the others stay. This cannot be undone.",
 };
-const CHANGES = { retry: "Retry", cancel: "Cancel", signal: "Signal", fork: "Fork" };
-const CHANGED = { retry: "retried", cancel: "cancelled", signal: "signalled", fork: "forked" };
+const CHANGES = { retry: "Retry", cancel: "Cancel", signal: "Signal", fork: "Fork", forget: "Forget" };
+const CHANGED = { retry: "retried", cancel: "cancelled", signal: "signalled", fork: "forked", forget: "forgotten" };
 
 export function open(ctx) {
   return new Runs(ctx);
@@ -185,7 +187,7 @@ class Runs {
       refill(this.bulkBar);
       return;
     }
-    refill(this.bulkBar, Object.entries(CHANGES).map(([verb, word]) => action(this.ctx, `${word} ${what}…`, () => this.changeMany(verb), { kind: verb === "cancel" ? "danger" : "" })),
+    refill(this.bulkBar, Object.entries(CHANGES).map(([verb, word]) => action(this.ctx, `${word} ${what}…`, () => this.changeMany(verb), { kind: DANGEROUS.has(verb) ? "danger" : "" })),
       this.marked.size > 0 && h("button", { type: "button", class: "plain", text: "Mark none", on: { click: () => this.unmark() } }));
   }
 
@@ -197,7 +199,7 @@ class Runs {
 
   async changeMany(verb) {
     const { body, number } = this.chosen;
-    const values = await question({ title: `${CHANGES[verb]} ${plural(number, "run")}?`, text: QUESTIONS[verb], fields: fieldsOf(verb), yes: `${CHANGES[verb]} ${plural(number, "run")}`, danger: verb === "cancel" });
+    const values = await question({ title: `${CHANGES[verb]} ${plural(number, "run")}?`, text: QUESTIONS[verb], fields: fieldsOf(verb), yes: `${CHANGES[verb]} ${plural(number, "run")}`, danger: DANGEROUS.has(verb) });
     if (!values) return;
     await this.changeAll(verb, { ...body, ...detailsOf(verb, values) }, number);
   }
@@ -286,6 +288,7 @@ class Runs {
       run.state === "blocked" ? action(this.ctx, "Move…", () => this.move(run)) : null,
       run.state === "blocked" ? action(this.ctx, "Fail", () => this.fail(run), { kind: "danger" }) : null,
       action(this.ctx, "Fork…", () => this.fork(run, journal.length)),
+      over ? action(this.ctx, "Forget…", () => this.forget(run), { kind: "danger" }) : null,
       h("a", { class: "button", href: to(["trace", run.id]), text: "What caused it" }),
     ];
     const stepDetail = h("div");
@@ -396,6 +399,15 @@ class Runs {
     const forked = await this.ctx.api.command("Run.Fork", { id: run.id, at: Number(values.at), ...(values.id.trim() && { newId: values.id.trim() }) });
     toast(`${forked.id} has begun.`);
     await this.again(forked.id);
+  }
+
+  async forget(run) {
+    const text = "Its journal and the finished runs below it go with it, and its id can be used again. This cannot be undone.";
+    if (!(await question({ title: `Forget ${run.id}?`, text, yes: "Forget the run", danger: true }))) return;
+    const { count: gone } = await this.ctx.api.command("Run.Forget", { id: run.id });
+    toast(`${plural(gone, "run was", "runs were")} forgotten.`);
+    this.hide();
+    await this.load(true);
   }
 
   async again(id) {
