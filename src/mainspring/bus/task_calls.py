@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, NamedTuple, ge
 
 import msgspec
 
-from mainspring.bus.access.access import Access, Who
+from mainspring.bus.access.access import Access, Caller, Who
 from mainspring.bus.audit import Audit
-from mainspring.bus.errors import BadFrame, BusError, Conflict, UnknownCall, UnknownTask
+from mainspring.bus.errors import BadFrame, BusError, Conflict, Forbidden, UnknownCall, UnknownTask
 from mainspring.bus.groups.dead_letters import DeadLetterQueue, read_letter
 from mainspring.bus.groups.group import MAX_OPEN, LeaseView
 from mainspring.bus.groups.registry import GroupRegistry
@@ -373,8 +373,20 @@ class TaskCalls:
         raise UnknownCall(f"task {task.name!r} has no call {id!r} that is still kept", remedy="look at the newest ones")
 
     async def _readable(self, name: str, who: Who) -> tuple[_Task, list[str]]:
-        """The task, and those of its topics that `who` may read."""
-        task = self._get(name)
+        """The task, and those of its topics that `who` may read.
+
+        A limited token is told the same of one that is not there as of one that it may not see.
+        """
+        limited = isinstance(who, Caller) and who.is_limited
+        hidden = Forbidden(f"this token may use no task {name!r}", remedy="use one with a scope for its topic")
+        try:
+            task = self._get(name)
+        except UnknownTask:
+            if limited:
+                raise hidden from None
+            raise
+        if limited and task.topics.normal not in await self._access.visible(who, [task.topics.normal]):
+            raise hidden
         await self._access.check(task.topics.normal, "subscribe", who)
         lanes = [lane for lane in task.topics.lanes() if self._topics.find(lane) is not None]
         allowed = await self._access.allowed(who, "subscribe", lanes)
