@@ -231,6 +231,6 @@ async def test_a_run_whose_journal_cannot_be_read_is_blocked_and_does_nothing_tw
 
         async def goes_on() -> bool:
             runs = {each["id"]: each["state"] for each in ask(node, "query", "Run.List")["runs"]}
-            return runs == {"run-1": "running", "run-2": "value"}
+            return runs == {"run-1": "running", "run-2": "done"}
 
         await eventually(goes_on)

@@ -173,7 +173,8 @@ class ClientConnection:
                     await self.flush()
                     await self._leave()
             except TimeoutError:
-                logger.warning("closed with %d events not confirmed", self.conversation.publishing.count)
+                if self.conversation.publishing.count:
+                    logger.warning("closed with %d events not confirmed", self.conversation.publishing.count)
         await self._stop()
 
     async def flush(self) -> None:

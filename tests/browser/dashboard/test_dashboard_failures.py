@@ -223,8 +223,8 @@ def test_times_are_local_and_utc_is_in_the_tooltip(trouble: str, dashboard: Open
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_cut_off_on_a_phone(trouble: str, dashboard: Opener, scheme: str) -> None:
-    page = dashboard(trouble, "runs", color_scheme=scheme, **PHONE)
-    page.row("Runs", "order-0").click()
+    page = dashboard(trouble, "runs?state=failed", color_scheme=scheme, **PHONE)
+    page.rows("Runs").first.click()
     traceback_of(page).wait_for()
     for view in ("runs/order-0", "runs/board-1", "events?topic=stock", "deadletters/orders"):
         page.open(view)

@@ -61,7 +61,7 @@ def test_each_page_shows_the_numbers_of_its_own_node(pair: Cluster, dashboard: O
     aside(publish())
     page = dashboard(url_of(pair.left))
     page.see("left, one of 2 nodes on the log.")
-    chart = page.page.locator(".chart canvas")
+    chart = page.page.get_by_role("img", name="Events per second")
     expect(chart).to_have_attribute("aria-label", re.compile("Highest: published per second 0,"))
     page.open("topics/orders")
     page.see("600 events stored")

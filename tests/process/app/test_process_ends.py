@@ -206,7 +206,7 @@ def test_a_durable_command_that_ends_the_process_gets_an_error_and_the_node_is_u
     ("program", "lives", "state", "ending"),
     [
         ("checkout", 4, "failed", "the process ended 2 times while charge was performed or was to be tried again"),
-        ("careful", 4, "value", "the process ended 2 times while charge was performed or was to be tried again"),
+        ("careful", 4, "done", "the process ended 2 times while charge was performed or was to be tried again"),
         ("shipping", 4, "failed", "the process ended 2 times while this task ran"),
     ],
 )

@@ -142,7 +142,7 @@ async def test_what_has_no_outcome_runs_again_after_a_restart_in_order(clock: Vi
     outcomes = await asyncio.gather(*asking, return_exceptions=True)
     assert outcomes[0] == {"n": 0}
     assert [error.code for error in outcomes[1:]] == [503] * 3  # type: ignore[union-attr]
-    assert "Syscall.Outcome" in outcomes[1].remedy  # type: ignore[union-attr]
+    assert "sent again with the same id" in outcomes[1].remedy  # type: ignore[union-attr]
     before = list(ran)
     async with booted(working(ran), clock, log=log) as again:
         await again.quiescent()

@@ -81,7 +81,7 @@ def test_a_run_survives_the_death_of_its_node(tmp_path: Path) -> None:
         fork = invoke(node.kernel_socket, "fork", "order-1", "--at", "1", "--id", "order-2")
         wait_until(node.kernel_socket, fork, 2)
         assert "cancelled" in invoke(node.kernel_socket, "cancel", fork, "--reason", "a trial")
-        states = [["order-1", "done"], ["order-2", "cancelled"]]
+        states = [["order-2", "cancelled"], ["order-1", "done"]]
         listed = invoke(node.kernel_socket, "list")
         assert [line.split()[:2] for line in listed.splitlines()[1:]] == states
         offline = CliRunner().invoke(log_command, ["runs", "--data", str(tmp_path / "data")])

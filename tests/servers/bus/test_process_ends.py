@@ -83,7 +83,7 @@ class Supervised:
         def found() -> Any:
             self.look_after()
             answer = self.say("query", type, {"id": id})
-            over = answer is not None and answer.get("state") in ("done", "failed", "value")
+            over = answer is not None and answer.get("state") in ("done", "failed")
             return answer if over else None
 
         return eventually(found, f"the end of {id}", LIVES_S)

@@ -106,7 +106,7 @@ async def test_a_node_that_dies_while_it_handles_a_request_ends_the_wait_with_a_
     with pytest.raises(Fail, match="node b, which handles this, is gone") as failure:
         await waiting
     assert (failure.value.code, failure.value.type) == (503, "Sys.Unreachable")
-    assert "Syscall.Outcome" in failure.value.remedy
+    assert "with the same id if it is durable" in failure.value.remedy
 
 
 @in_virtual_time

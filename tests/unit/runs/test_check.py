@@ -196,8 +196,8 @@ def test_runs_are_listed_and_shown_without_a_node(shop: str) -> None:
     listed = offline()
     assert listed.exit_code == 0, listed.output
     assert [line.split()[:2] for line in listed.output.splitlines()[1:]] == [
-        ["order-1", "running"],
         ["order-2", "cancelled"],
+        ["order-1", "running"],
     ]
     assert json.loads(offline("--state", "cancelled", "--json").output)["id"] == "order-2"
     shown = offline("order-1").output

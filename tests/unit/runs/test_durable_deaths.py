@@ -103,13 +103,13 @@ async def takes_detached_along(perform: Any) -> None:
 
 
 PROGRAMS: dict[Callable[..., Any], dict[str, str]] = {
-    joins_and_copes: {"a": "value", "a~1": "failed"},
-    joins_in_a_group: {"a": "value", "a~1": "failed", "a~2": "value"},
-    tries_within: {"a": "value", "a~1": "failed"},
+    joins_and_copes: {"a": "done", "a~1": "failed"},
+    joins_in_a_group: {"a": "done", "a~1": "failed", "a~2": "done"},
+    tries_within: {"a": "done", "a~1": "failed"},
     fails_with_its_group: {"a": "failed", "a~1": "cancelled", "a~2": "failed"},
     fails_while_children_begin: {"a": "failed", "a~1": "cancelled", "a~2": "cancelled"},
     never_looks: {"a": "failed", "a~1": "failed"},
-    takes_detached_along: {"a": "failed", "a~1": "value", "a~1~1": "cancelled"},
+    takes_detached_along: {"a": "failed", "a~1": "done", "a~1~1": "cancelled"},
 }
 
 

@@ -81,7 +81,9 @@ def _list_counts(tasks: list[dict[str, Any]], as_json: bool) -> None:
 
 
 @app.command()
-def show(task: TaskArgument, call: Annotated[str, typer.Argument(metavar="ID")], *, at: NodeOptions) -> None:
+def show(
+    task: TaskArgument, call: Annotated[str, typer.Argument(metavar="ID", help="Of the call.")], *, at: NodeOptions
+) -> None:
     """Show a call of a task. Its state, arguments, attempts, and result or error."""
     found = at.get(path("tasks", task, "calls", call))
     if at.as_json:

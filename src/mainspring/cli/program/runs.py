@@ -321,7 +321,7 @@ def forget(
     as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:
-    """Remove a finished run, or all that the options describe, for good.
+    """Remove a finished run, or many by filter, for good.
 
     Its journal and the finished runs below it go with it; its id can be used again.
     `mainspring runs forget --state done --before 30d`

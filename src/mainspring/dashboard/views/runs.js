@@ -78,7 +78,7 @@ class Runs {
         { label: "Program", width: "minmax(90px, 1fr)", least: 620, cell: (row) => row.program },
         { label: "State", width: "96px", cell: (row) => stateTag(row.waitsFor?.startsWith("program ") ? "waiting" : row.state, row.waitsFor && `Waits for ${row.waitsFor}`) },
         { label: "Waits for, or failed with", width: "minmax(130px, 2fr)", least: 720, cell: (row) => whatOf(row) },
-        ...(ctx.store.shared ? [{ label: "Node", width: "minmax(80px, 0.8fr)", least: 560, cell: (row) => row.owner ?? "" }] : []),
+        ...(ctx.store.shared ? [{ label: "Node", width: "minmax(80px, 0.8fr)", least: 500, cell: (row) => row.owner ?? "" }] : []),
         { label: "Began", width: "minmax(92px, 0.8fr)", kind: "r", cell: (row) => time(row.created, ago(row.created, this.now)) },
         { label: "Lasted", width: "minmax(84px, 0.7fr)", kind: "r", least: 900, cell: (row) => span((isOver(row) ? row.updated : this.now) - row.created) },
       ],
