@@ -206,6 +206,17 @@ def test_all_partitions_of_a_topic_are_one_list_by_time(trouble: str, dashboard:
     assert re.search(r"at=\d%3A\d+", address)
 
 
+def test_a_view_that_is_left_while_it_reads_asks_no_more(trouble: str, dashboard: Opener) -> None:
+    page = dashboard(trouble, "runs")
+    asked: list[Any] = []
+    page.page.route("**/topics/stock/events?*", lambda route: asked.append(route))  # nobody answers
+    with page.page.expect_request("**/topics/stock/events?*"):
+        page.open("events?topic=stock")
+    page.open("runs")  # a page that asks again and again at once would never get here
+    page.rows("Runs").first.wait_for()
+    assert len(asked) <= 3  # one for each partition
+
+
 def test_times_are_local_and_utc_is_in_the_tooltip(trouble: str, dashboard: Opener) -> None:
     page = dashboard(trouble, "events?topic=stock", **ZONE)
     shown = page.rows("Events").first.locator("time")

@@ -168,6 +168,7 @@ class Browser {
       } while (!merged.end && this.rows.length <= this.wanted);
     } catch (problem) {
       this.trouble.tell(problem);
+      return; // not again by itself: the row that is missing would be asked for without end
     } finally {
       this.reading = false;
     }
