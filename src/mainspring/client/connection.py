@@ -173,7 +173,7 @@ class ClientConnection:
                     await self.flush()
                     await self._leave()
             except TimeoutError:
-                if self.conversation.publishing.count:
+                if self.conversation.publishing.count and self.options.drain_timeout:  # who does not wait, knows
                     logger.warning("closed with %d events not confirmed", self.conversation.publishing.count)
         await self._stop()
 
