@@ -6,7 +6,7 @@ import os
 
 from tests.chaos.arena import ENOUGH, Arena
 
-SECONDS = float(os.environ.get("CHAOS_SECONDS", "10"))
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "25"))
 _FIRST = int(os.environ.get("CHAOS_SEED", "1"))
 SEEDS = range(_FIRST, _FIRST + int(os.environ.get("CHAOS_ROUNDS", "1")))
 

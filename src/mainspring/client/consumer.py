@@ -162,7 +162,8 @@ class Consumer(Generic[T]):
                 async with limit:
                     await self._handler(event)
         except asyncio.CancelledError:
-            await event.nack(reason="the consumer stopped")
+            if not self._stopping:  # else leaving gives it back; refused before, it could come here once more
+                await event.nack(reason="the handler was cancelled")
             raise
         except Reject as error:
             self.failures += 1

@@ -58,6 +58,7 @@ from mainspring.runs.steps import Around, Step, StepHandler
 from mainspring.runs.tree import family_of, root_of
 
 SETTLE_TURNS = 20  # turns of the asyncio loop without anything new before handlers count as waiting
+_GLANCE_S: Final = 0.001  # how often `settle` looks whether a thread is done
 DEFAULT_MAX_TICKS = 10_000  # run_until_idle gives up after so many: a run that never rests is a bug in the test
 
 
@@ -409,15 +410,18 @@ class Runtime:
                 return
 
     async def settle(self) -> None:
-        """Tick until nothing is ready and nothing is being stored, letting handlers on this asyncio loop go on.
+        """Tick until nothing is ready, nothing is being stored and no thread computes; handlers on this asyncio loop go on.
 
-        For tests of durable runs and of coroutine handlers under a virtual clock.
+        For tests of durable runs, and of handlers that are not done at once, under a virtual clock.
         """
         turns = 0
         while turns < SETTLE_TURNS:
             turns = 0 if self.run_until_idle() else turns + 1
             if self._durable is not None and self._durable.busy:
                 await self._durable.quiet()
+                turns = 0
+            if self._threads.busy:
+                await asyncio.sleep(_GLANCE_S)
                 turns = 0
             await asyncio.sleep(0)
 

@@ -50,9 +50,9 @@ class FailingShop:
             sent(self.url, "Bus.Publish", {"topic": topic, "payload": payload})
 
 
-@pytest.fixture(scope="module")
-def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FailingShop]:
-    shop = FailingShop(tmp_path_factory.mktemp("failing") / "shop")
+@pytest.fixture
+def failing(tmp_path: Path) -> Iterator[FailingShop]:
+    shop = FailingShop(tmp_path / "shop")
     with shop.node:
         yield shop
 
@@ -123,6 +123,7 @@ def test_failures_come_first_and_go_when_they_are_dealt_with(failing: FailingSho
 
 def test_a_group_that_is_behind_is_told_with_its_lag_over_time(failing: FailingShop, dashboard: Opener) -> None:
     url = failing.url
+    failing.mend()
     failing.publish("orders", *range(9))
     with Packer(url):  # takes five orders and keeps them
         page = dashboard(url)
@@ -142,7 +143,7 @@ def test_a_group_that_is_behind_is_told_with_its_lag_over_time(failing: FailingS
         row = phone.row("Groups", "packing")
         expect(row).to_contain_text("orders")
         assert phone.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    call(url, "/groups/orders/packing/seek", {"kind": "latest"})
+    assert call(url, "/groups/orders/packing/seek", {"kind": "latest"})[0] == 200
     page.open("")
     page.see("Nothing needs you")
 

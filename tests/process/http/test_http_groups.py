@@ -100,7 +100,9 @@ async def test_a_group_is_listed_shown_and_forgotten(each_engine: Site) -> None:
         assert shown.pop("oldest") > 0
         for address in ("/groups", "/groups?topic=t"):
             (listed,) = (await site.get(address)).json["groups"]
-            assert {**listed, **shown} == listed  # how long the oldest waits comes with the next sample
+            for measured in ("oldest", "rate"):  # they come with the next sample
+                listed.pop(measured, None)
+            assert listed == shown
         busy = await site.request("DELETE", "/groups/t/g")
         assert (busy.status, busy.problem["code"]) == (409, "conflict")
         assert message["offset"] == 2
