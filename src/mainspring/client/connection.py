@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from mainspring.backoff import Backoff
 from mainspring.client.consumer import CHECK_MS, PATIENCE_MS, Stall
 from mainspring.client.conversation import Conversation
 from mainspring.client.errors import CannotConnect, ClientError, Closed
@@ -23,6 +22,7 @@ from mainspring.client.websocket import NotLetIn, RandomBytes, Socket, open_sock
 from mainspring.codec import Codec
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import BackgroundTasks, Clock, time_limit, wake
+from mainspring.retries import Backoff
 from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, configured_provider, messaging
 
 if TYPE_CHECKING:

@@ -22,7 +22,6 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.backoff import BackoffSeries
 from mainspring.client.errors import AlreadySubscribed, ClientError, NodeRefused
 from mainspring.client.frames import (
     Delivered,
@@ -37,6 +36,7 @@ from mainspring.client.frames import (
     request_frame,
 )
 from mainspring.client.publishing import RETRY, TRY_AGAIN, Publishing
+from mainspring.retries import BackoffSeries
 from mainspring.telemetry import KeptError
 
 logger: logging.Logger = logging.getLogger("mainspring.client")

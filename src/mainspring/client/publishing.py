@@ -26,11 +26,11 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.backoff import Backoff
 from mainspring.client.errors import ClientError, NodeRefused, Uncertain
 from mainspring.client.frames import ErrorFrame, batch_frame, encode, expecting_frame
 from mainspring.durations import Duration
 from mainspring.loop import reject, wake
+from mainspring.retries import Backoff
 
 MAX_BATCH_EVENTS: Final = 256
 MAX_BATCH_BYTES: Final = 256 << 10

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypedDict, TypeV
 
 import msgspec
 
-from mainspring.backoff import Backoff
 from mainspring.client.errors import BadArgument, TimedOut
 from mainspring.client.frames import moment_ms
 from mainspring.durations import Duration, duration_ms
 from mainspring.message import Retry
+from mainspring.retries import Backoff
 
 if TYPE_CHECKING:
     from mainspring.client.publishing import Place

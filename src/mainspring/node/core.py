@@ -61,7 +61,7 @@ from mainspring.node.tasks import NodePort
 from mainspring.private_files import narrow
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
-from mainspring.status import AttentionDesk, GroupWatch, History, Sampler
+from mainspring.status import AttentionDesk, GroupWatch, NodeHistory, Sampler
 from mainspring.tasks import Worker, install_effects
 from mainspring.telemetry import error_keeping, tracing, with_causation
 
@@ -325,7 +325,7 @@ class Core:
             watch=watch,
             behind_ms=self.settings.behind_ms,
         )
-        self.history: History | None = History(self.log, self.cluster.node, step_ms) if step_ms else None
+        self.history: NodeHistory | None = NodeHistory(self.log, self.cluster.node, step_ms) if step_ms else None
         if self.history is not None:
             self._sampler: Sampler = Sampler(self.bus, self.runtime, self.loop, self.history, watch)
 

@@ -25,12 +25,12 @@ from urllib.parse import unquote
 
 import msgspec
 
-from mainspring.backoff import Backoff
 from mainspring.client import NDJSON, BadArgument, CannotConnect, NodeConnection, NodeRefused, path
 from mainspring.errors import MissingExtra
 from mainspring.loop import Clock
 from mainspring.outbox.sql import SqlStore
 from mainspring.outbox.store import TABLE, OutboxRow, OutboxStore, OutboxUnavailable
+from mainspring.retries import Backoff
 
 logger: logging.Logger = logging.getLogger("mainspring.outbox")
 

@@ -23,13 +23,12 @@ from dataclasses import dataclass
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from mainspring.backoff import Backoff
 from mainspring.cluster import MOST_ENDS
 from mainspring.durations import Duration, duration_ms, duration_text
 from mainspring.errors import MainspringError
 from mainspring.log import Batch
 from mainspring.loop import BackgroundTasks, HandlerThreads, identifies_work, with_blocking_verbs
-from mainspring.retries import Errors, is_worth_retrying
+from mainspring.retries import Backoff, Errors, is_worth_retrying
 from mainspring.runs.effects import Answer, Effect, end, resume, tail
 from mainspring.runs.errors import (
     AlreadyAnswered,

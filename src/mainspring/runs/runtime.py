@@ -410,7 +410,7 @@ class Runtime:
                 return
 
     async def settle(self) -> None:
-        """Tick until nothing is ready, nothing is being stored and no thread computes; handlers on this asyncio loop go on.
+        """Tick until nothing is ready or being stored and no thread computes, letting handlers on this loop go on.
 
         For tests of durable runs, and of handlers that are not done at once, under a virtual clock.
         """

@@ -24,7 +24,7 @@ from mainspring.loop import Loop, Watchdog
 from mainspring.runs import Runtime
 from mainspring.server.connections import Connections
 from mainspring.server.ndjson import NdjsonServer
-from mainspring.status import AttentionDesk, History
+from mainspring.status import AttentionDesk, NodeHistory
 
 STUCK_MS: Final = 30_000  # a turn that waits so long while requests are answered waits for ever
 
@@ -80,7 +80,7 @@ class NodeParts:
     durability: Callable[[], Durability | None] = lambda: None  # None: the engine's server was never heard
     connections: Connections | None = None
     attention: AttentionDesk | None = None
-    history: History | None = None
+    history: NodeHistory | None = None
     draining: Callable[[], bool] = lambda: False
     lost_leases: LostLeases = field(default_factory=LostLeases)
     requests: Requests = field(default_factory=Counter)

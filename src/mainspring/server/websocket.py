@@ -23,8 +23,8 @@ from typing import Final
 
 from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 
-from mainspring.backoff import Backoff
 from mainspring.bus import BadFrame, BadJson, Bus, Caller, LimitReached, Session, Who
+from mainspring.retries import Backoff
 from mainspring.server.connections import Connection, Connections
 from mainspring.server.http.access import Identify, chosen_protocol, while_valid
 from mainspring.server.http.problem import Handler, HttpProblem

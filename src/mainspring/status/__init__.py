@@ -8,7 +8,16 @@ sampling    measures the node for its history
 from __future__ import annotations
 
 from mainspring.status.attention import Attention, AttentionDesk, Example, Need
-from mainspring.status.history import FIGURES, HISTORY, RANGES, History, HistoryRow, Range, group_key, read_rows
+from mainspring.status.history import (
+    FIGURES,
+    HISTORY,
+    RANGES,
+    HistoryRange,
+    HistoryRow,
+    NodeHistory,
+    group_key,
+    read_rows,
+)
 from mainspring.status.sampling import GroupWatch, Sampler
 
 __all__ = [
@@ -19,10 +28,10 @@ __all__ = [
     "AttentionDesk",
     "Example",
     "GroupWatch",
-    "History",
+    "HistoryRange",
     "HistoryRow",
     "Need",
-    "Range",
+    "NodeHistory",
     "Sampler",
     "group_key",
     "read_rows",

@@ -48,7 +48,7 @@ class HistoryRow(msgspec.Struct, frozen=True, array_like=True):
     groups: dict[str, tuple[int, float, int]] = {}
 
 
-class Range(msgspec.Struct, frozen=True):
+class HistoryRange(msgspec.Struct, frozen=True):
     """A time that can be looked back, and the time between two of its rows."""
 
     name: str
@@ -66,9 +66,9 @@ class Range(msgspec.Struct, frozen=True):
 
 MINUTE: Final = 60_000
 _LONGER: Final = (
-    Range("6h", 360 * MINUTE, MINUTE),
-    Range("24h", 1_440 * MINUTE, 5 * MINUTE),
-    Range("7d", 10_080 * MINUTE, 30 * MINUTE),
+    HistoryRange("6h", 360 * MINUTE, MINUTE),
+    HistoryRange("24h", 1_440 * MINUTE, 5 * MINUTE),
+    HistoryRange("7d", 10_080 * MINUTE, 30 * MINUTE),
 )
 RANGES: Final = ("15m", *(each.name for each in _LONGER))
 
@@ -93,17 +93,17 @@ def read_rows(_key: str, value: bytes) -> list[HistoryRow]:
         raise msgspec.DecodeError(str(error)) from None
 
 
-class History:
+class NodeHistory:
     """The rows of one node. `step_ms` is the time between two rows of the shortest range."""
 
     def __init__(self, log: Log, node: str, step_ms: int) -> None:
         self._log = log
         self._node = node
-        self.ranges: tuple[Range, ...] = (Range("15m", 15 * MINUTE, step_ms), *_LONGER)
+        self.ranges: tuple[HistoryRange, ...] = (HistoryRange("15m", 15 * MINUTE, step_ms), *_LONGER)
         self._rows: dict[str, deque[HistoryRow]] = {each.name: deque(maxlen=each.rows) for each in self.ranges}
-        self._unsaved: set[tuple[Range, int]] = set()
+        self._unsaved: set[tuple[HistoryRange, int]] = set()
 
-    def range(self, name: str) -> Range:
+    def range(self, name: str) -> HistoryRange:
         """The range of this name. Raises KeyError."""
         return {each.name: each for each in self.ranges}[name]
 
@@ -123,7 +123,7 @@ class History:
             for step, rows in groupby(new, lambda each: -(-each.t // longer.step_ms)):  # noqa: B023
                 self._append(longer, _merged(step * longer.step_ms, list(rows)))
 
-    def _append(self, range: Range, row: HistoryRow) -> None:
+    def _append(self, range: HistoryRange, row: HistoryRow) -> None:
         self._rows[range.name].append(row)
         self._unsaved.add((range, row.t // range.chunk_ms))
 

@@ -11,7 +11,7 @@ from mainspring.bus import SYSTEM, Bus, GroupInfo, Stats
 from mainspring.errors import MainspringError
 from mainspring.loop import BackgroundTasks, Loop, pause
 from mainspring.runs import Runtime
-from mainspring.status.history import MINUTE, MOST_NAMED, History, HistoryRow, busiest, group_key
+from mainspring.status.history import MINUTE, MOST_NAMED, HistoryRow, NodeHistory, busiest, group_key
 
 logger: logging.Logger = logging.getLogger("mainspring.node")
 
@@ -60,7 +60,7 @@ def lag_of(info: GroupInfo) -> int:
 class Sampler:
     """Adds a row to the history for every step, at round times."""
 
-    def __init__(self, bus: Bus, runtime: Runtime, loop: Loop, history: History, watch: GroupWatch) -> None:
+    def __init__(self, bus: Bus, runtime: Runtime, loop: Loop, history: NodeHistory, watch: GroupWatch) -> None:
         self._bus = bus
         self._runtime = runtime
         self._loop = loop

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, Type
 
 import msgspec
 
-from mainspring.backoff import Backoff
 from mainspring.codec import Encoding
 from mainspring.data_types import USABLE, decoder_of, json_encoder
 from mainspring.durations import Duration, duration_ms
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, runs_in_thread
-from mainspring.retries import Retries, retries_of
+from mainspring.retries import Backoff, Retries, retries_of
 from mainspring.task_topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, NewCall, Priority, TaskTopics
 from mainspring.tasks.errors import not_served
 from mainspring.tasks.results import TaskHandle, TaskRecords
@@ -46,14 +45,14 @@ class BadArguments(MainspringError, code="bad_arguments"):
     """The stored arguments do not fit the function."""
 
 
-class Call(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+class _Payload(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
     """The payload of a task's event."""
 
     args: list[msgspec.Raw] = []
     kwargs: dict[str, msgspec.Raw] = {}
 
 
-_decode_call: Final = msgspec.json.Decoder(Call).decode
+_decode_call: Final = msgspec.json.Decoder(_Payload).decode
 _decode_any: Final = msgspec.json.Decoder().decode
 _encode: Final = json_encoder().encode
 
@@ -171,7 +170,7 @@ class TaskParameters:
         try:
             call = _decode_call(raw)
         except msgspec.ValidationError:
-            call = Call([] if raw == b"null" and not self._by_place else [msgspec.Raw(raw)])
+            call = _Payload([] if raw == b"null" and not self._by_place else [msgspec.Raw(raw)])
         places = self._by_place
         try:
             args = [decode(value) for decode, value in zip(places, call.args, strict=False)]

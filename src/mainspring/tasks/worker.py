@@ -23,12 +23,11 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from mainspring.backoff import Backoff
 from mainspring.client import BadPayload, ClientError, Closed, describe
 from mainspring.codec import Encoding
 from mainspring.errors import MainspringError
 from mainspring.loop import HandlerThreads, blocking_verb, identifies_work, time_limit, wake
-from mainspring.retries import Reject, Retries
+from mainspring.retries import Backoff, Reject, Retries
 from mainspring.task_topics import EXPIRES, PRIORITIES, RETRY, TASK_ID, TIMEOUT
 from mainspring.task_topics import NAME as TASK_NAME
 from mainspring.tasks.ports import Delivery, Report, StoredReport, TaskLane, TaskPort

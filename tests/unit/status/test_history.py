@@ -8,7 +8,7 @@ import pytest
 
 from mainspring.client import HistoryRange
 from mainspring.log import Batch, Log, MemoryEngine
-from mainspring.status import FIGURES, HISTORY, RANGES, History, HistoryRow, group_key
+from mainspring.status import FIGURES, HISTORY, RANGES, HistoryRow, NodeHistory, group_key
 from mainspring.status.history import CHUNK, MOST_NAMED
 
 STEP = 10_000
@@ -38,7 +38,7 @@ def test_the_ranges_are_the_same_for_the_node_and_its_clients() -> None:
 
 
 async def test_a_longer_range_has_the_mean_of_rates_and_the_highest_of_the_rest(log: Log) -> None:
-    history = History(log, "node", STEP)
+    history = NodeHistory(log, "node", STEP)
     for n in range(1, 13):
         history.add(row(n * STEP, published=n, lag=n % 7))
     assert [each.t for each in history.rows("15m", 120_000)] == [n * STEP for n in range(1, 13)]
@@ -55,7 +55,7 @@ async def test_a_longer_range_has_the_mean_of_rates_and_the_highest_of_the_rest(
 
 async def test_a_week_stays_in_bounded_space_and_survives_a_restart(log: Log) -> None:
     minute = 60_000
-    history = History(log, "node", minute)
+    history = NodeHistory(log, "node", minute)
     for n in range(1, 8 * 1_440):
         history.add(row(n * minute, published=1, lag=1))
         if n % 30 == 0:
@@ -68,7 +68,7 @@ async def test_a_week_stays_in_bounded_space_and_survives_a_restart(log: Log) ->
     assert counts["7d"] in (336, 337)
     most = sum(each.rows // CHUNK + 2 for each in history.ranges)
     assert len(await keys(log)) <= most
-    again = History(log, "node", minute)
+    again = NodeHistory(log, "node", minute)
     await again.load(now)
     for each in RANGES:
         assert again.rows(each, now) == history.rows(each, now)
@@ -78,7 +78,7 @@ async def test_a_week_stays_in_bounded_space_and_survives_a_restart(log: Log) ->
 
 async def test_what_is_too_old_is_removed_also_of_nodes_that_never_came_back(log: Log) -> None:
     for name in ("gone", "here"):
-        history = History(log, name, STEP)
+        history = NodeHistory(log, name, STEP)
         history.add(row(STEP))
         history.add(row(60_000))
         await history.save()
@@ -86,14 +86,14 @@ async def test_what_is_too_old_is_removed_also_of_nodes_that_never_came_back(log
     junk.put(HISTORY, "here/15m/001", b"not a row")
     await log.commit(junk)
     assert len(await keys(log)) > 2
-    late = History(log, "here", STEP)
+    late = NodeHistory(log, "here", STEP)
     await late.load(WEEK * 2)
     assert await keys(log) == []
     assert late.rows("7d", WEEK * 2) == []
 
 
 async def test_a_row_names_a_bounded_number_of_topics_and_groups(log: Log) -> None:
-    history = History(log, "node", STEP)
+    history = NodeHistory(log, "node", STEP)
     for n in range(1, 7):
         many = {f"topic-{n}-{number}": (float(number), 0.0) for number in range(MOST_NAMED)}
         history.add(HistoryRow(n * STEP, (0.0,) * len(FIGURES), many))
@@ -103,13 +103,13 @@ async def test_a_row_names_a_bounded_number_of_topics_and_groups(log: Log) -> No
 
 
 async def test_history_that_cannot_be_stored_is_stored_later(log: Log) -> None:
-    history = History(log, "node", STEP)
+    history = NodeHistory(log, "node", STEP)
     history.add(row(STEP, published=3))
     await log.close()
     await history.save()
     other = Log(MemoryEngine())
     await other.open()
-    moved = History(other, "node", STEP)
+    moved = NodeHistory(other, "node", STEP)
     moved.add(row(STEP))
     await moved.save()
     assert await keys(other) == ["node/15m/000"]

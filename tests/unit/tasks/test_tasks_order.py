@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mainspring.backoff import Backoff
-from mainspring.retries import ALWAYS, Retries
+from mainspring.retries import ALWAYS, Backoff, Retries
 from mainspring.tasks.task import retries_from, retries_header
 from mainspring.tasks.worker import KeyOrder
 

@@ -104,7 +104,7 @@ def show(
 
 
 @dataclass(frozen=True)
-class Chosen(Filters):
+class ChosenLetters(Filters):
     """Which dead letters are to be changed; all of a topic must be said."""
 
     offset: Annotated[list[int] | None, typer.Option("--offset", "-o", help="This one; may be repeated.")] = None
@@ -132,7 +132,7 @@ class Chosen(Filters):
 def redrive(
     topic: TopicArgument,
     *,
-    chosen: Chosen,
+    chosen: ChosenLetters,
     to_all: Annotated[
         bool, typer.Option("--to-all", help="To every group of the topic, not only to the one that gave up.")
     ] = False,
@@ -149,7 +149,7 @@ def redrive(
 
 
 @app.command()
-def drop(topic: TopicArgument, *, chosen: Chosen, yes: YesOption = False, at: NodeOptions) -> None:
+def drop(topic: TopicArgument, *, chosen: ChosenLetters, yes: YesOption = False, at: NodeOptions) -> None:
     """Drop dead letters for good. Nobody gets them any more."""
     wanted = chosen.wanted()
     confirm(f"Drop {_which(wanted)} of {safe(topic)} for good?", yes)

@@ -114,7 +114,7 @@ def show(
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenCalls:
     """Which calls are to be changed; all of a task must be said."""
 
     error: Annotated[str | None, typer.Option("--error", help="Only those whose error contains this.")] = None
@@ -142,7 +142,7 @@ IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help
 
 @app.command()
 def retry(
-    task: TaskArgument, ids: IdsArgument = None, *, chosen: Chosen, yes: YesOption = False, at: NodeOptions
+    task: TaskArgument, ids: IdsArgument = None, *, chosen: ChosenCalls, yes: YesOption = False, at: NodeOptions
 ) -> None:
     """Have calls that failed done again. They get all their attempts anew.
 
@@ -157,7 +157,7 @@ def cancel(
     ids: IdsArgument = None,
     reason: Annotated[str, typer.Option(help="Kept with the cancellation.")] = "",
     *,
-    chosen: Chosen,
+    chosen: ChosenCalls,
     yes: YesOption = False,
     at: NodeOptions,
 ) -> None:
@@ -168,7 +168,7 @@ def cancel(
 
 @app.command()
 def discard(
-    task: TaskArgument, ids: IdsArgument = None, *, chosen: Chosen, yes: YesOption = False, at: NodeOptions
+    task: TaskArgument, ids: IdsArgument = None, *, chosen: ChosenCalls, yes: YesOption = False, at: NodeOptions
 ) -> None:
     """Discard calls that failed. Nobody will do them any more."""
     question = f"Discard {_which(ids, 'that failed')} of {task} for good?"

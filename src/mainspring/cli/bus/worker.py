@@ -19,12 +19,12 @@ from typing import Annotated, Any, Final
 import typer
 
 from mainspring.app import App
-from mainspring.backoff import Backoff
 from mainspring.cli.support.node_options import NodeAddress
 from mainspring.cli.support.output import CommandFailed, say_json
 from mainspring.cli.support.stopping import stop_signals, unless_stopped
 from mainspring.import_path import find_object
 from mainspring.loop import Clock, HandlerThreads, MonotonicClock, new_event_loop
+from mainspring.retries import Backoff
 from mainspring.settings import load_all
 from mainspring.tasks import Worker
 from mainspring.telemetry import configure_logging

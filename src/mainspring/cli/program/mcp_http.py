@@ -31,7 +31,7 @@ _LOCAL_NAMES: Final = ("localhost",)
 _END: Final = object()  # nothing more is sent
 
 
-class HttpServer:
+class McpSessions:
     """The sessions of all clients. `make` gives the server of a new one."""
 
     def __init__(self, make: Callable[[], Server]) -> None:
@@ -147,4 +147,4 @@ def serve_http(make: Callable[[], Server], address: str) -> None:
             remedy="write 127.0.0.1:7071; who is elsewhere connects through ssh or a proxy that asks who they are",
         )
     typer.echo(f"serving at http://{address}/mcp", err=True)
-    web.run_app(HttpServer(make).app(), host=host, port=port, print=None, handle_signals=True)
+    web.run_app(McpSessions(make).app(), host=host, port=port, print=None, handle_signals=True)

@@ -21,8 +21,8 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from mainspring.backoff import Backoff
 from mainspring.log import Batch, Log, LogUnavailable, Operation, Put, Receipt, Refused
+from mainspring.retries import Backoff
 from mainspring.runs.errors import TakenOver
 from mainspring.runs.run import FAILURE, Run
 

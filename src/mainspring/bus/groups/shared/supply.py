@@ -31,7 +31,6 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from mainspring.backoff import Backoff
 from mainspring.bus.errors import Unavailable
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import RETRY_MS, Group, LeaseView
@@ -71,6 +70,7 @@ from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.log import ABSENT, Batch, InDoubt, KeptRecord, Log, Receipt, Refused, Result
 from mainspring.loop import Clock, Loop
+from mainspring.retries import Backoff
 
 COMMIT_MS: Final = 1_000  # how old the commit in the shared record may be; the nodes know it from all the records
 REFUSED: Final = Backoff(5, RETRY_MS)  # after a refusal that the change feed does not explain yet

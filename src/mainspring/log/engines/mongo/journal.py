@@ -24,7 +24,6 @@ from typing import Any, Final, Literal
 
 from pymongo.errors import DuplicateKeyError, OperationFailure, PyMongoError
 
-from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError
 from mainspring.log.contract import InDoubt, LogUnavailable, MissedTooMuch
 from mainspring.log.engines.history import CommitMark, KnownHistory, OtherHistory, mark_after, other_history
@@ -32,6 +31,7 @@ from mainspring.log.engines.mongo import documents as docs
 from mainspring.log.engines.mongo.connection import may_pass, never_sent, translated
 from mainspring.log.engines.mongo.documents import Body, JournalEntry
 from mainspring.loop import Clock
+from mainspring.retries import Backoff
 
 _MOST_AHEAD: Final = 16  # entries asked for at once
 _AGAIN: Final = Backoff(first_ms=20, longest_ms=500)

@@ -26,11 +26,11 @@ import nats.errors
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
-from mainspring.backoff import Backoff
 from mainspring.errors import SettingError
 from mainspring.log.contract import FormatError, LogUnavailable
 from mainspring.log.engines.nats.address import CONNECT_SECONDS, NatsAddress, client_options
 from mainspring.loop import BackgroundTasks, reject, resolve, time_limit
+from mainspring.retries import Backoff
 
 OLDEST_SERVER: Final = (2, 10)
 _AGAIN: Final = Backoff(first_ms=100, longest_ms=2_000)

@@ -18,10 +18,10 @@ from urllib.parse import parse_qsl, urlencode
 import asyncpg  # type: ignore[import-untyped]
 import msgspec
 
-from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError, SettingError
 from mainspring.log.contract import Durability, FormatError, LogAccess, LogUnavailable
 from mainspring.loop import Clock
+from mainspring.retries import Backoff
 
 SCHEMES: Final = ("postgresql://", "postgres://")
 DEFAULT_SCHEMA: Final = "mainspring"

@@ -23,7 +23,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Literal, TypeVar
 
-from mainspring.backoff import Backoff
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
     ABSENT,
@@ -73,6 +72,7 @@ from mainspring.log.engines.postgres.tables import (
     outgoing_key,
 )
 from mainspring.loop import BackgroundTasks, Clock, MonotonicClock
+from mainspring.retries import Backoff
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mainspring.backoff import Backoff
+from mainspring.retries import Backoff
 
 
 def test_pauses_double_from_the_first_to_the_longest() -> None:
