@@ -20,6 +20,9 @@ def with_letters(guarded: Tokens) -> Tokens:
         await shop.post("/topics", {"topic": "payments", "maxAttempts": 1})
         await shop.publish("payments", [{"payload": {"n": n}} for n in range(3)])
         await shop.refuse_all("payments", "billing", "card declined", 3)
+        await shop.post("/topics", {"topic": "refunds", "maxAttempts": 1})
+        await shop.publish("refunds", [{"payload": {"n": 0}}])
+        await shop.refuse_all("refunds", "billing", "account closed", 1)
         await shop.message(
             "command",
             "Run.Start",
@@ -109,8 +112,8 @@ def test_the_server_refuses_what_the_page_does_not_offer(with_letters: Tokens) -
 
 
 def test_an_admin_redrives(with_letters: Tokens, dashboard: Opener) -> None:
-    page = dashboard(with_letters.url, "deadletters/payments", token=with_letters.admin)
-    page.row("Dead letters", "card declined").click()
+    page = dashboard(with_letters.url, "deadletters/refunds", token=with_letters.admin)
+    page.row("Dead letters", "account closed").click()
     page.button("Redrive this one…").click()
     page.button("Redrive").last.click()
     page.toast("1 event sent back to the group that gave up.")

@@ -99,7 +99,7 @@ def test_a_failed_run_says_why_first_and_shows_its_attempts(trouble: str, dashbo
 
 
 def test_runs_come_newest_first_with_counts_and_what_they_wait_for(trouble: str, dashboard: Opener) -> None:
-    page = dashboard(trouble, "runs", **ZONE)
+    page = dashboard(trouble, "runs?program=checkout", **ZONE)
     ids = page.rows("Runs").filter(has_text="order-")
     expect(ids).to_have_count(6)
     found = [re.findall(r"order-\d", text)[0] for text in ids.all_inner_texts()]

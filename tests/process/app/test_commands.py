@@ -57,14 +57,14 @@ def node(project: Path) -> Iterator[Serving]:
 def test_a_new_fastapi_project_has_tests_that_pass(tmp_path: Path) -> None:
     pytest.importorskip("fastapi")
     assert "uvicorn web_shop:api" in mainspring(tmp_path, "new", "web-shop", "--fastapi")
-    assert "3 passed" in tests_of(tmp_path / "web-shop")
+    assert "3 passed" in pytest_output(tmp_path / "web-shop")
 
 
 def test_a_new_project_has_tests_that_pass(project: Path) -> None:
-    assert "4 passed" in tests_of(project)
+    assert "4 passed" in pytest_output(project)
 
 
-def tests_of(project: Path) -> str:
+def pytest_output(project: Path) -> str:
     environment = {name: value for name, value in clean_environment().items() if not name.startswith("PYTEST")}
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
