@@ -186,7 +186,7 @@ class _Syscall:
 
     @message("command", "Syscall.DropDeadLetters", "DropMessagesRequest", gives="MessageCount.count")
     async def drop_dead_letters(self, ctx: Context, ids: LetterIds = None, all: AllLetters = False) -> int:
-        """Forget dead messages: nobody gets them any more."""
+        """Drop dead messages: nobody gets them any more."""
         return self._kernel.dead_messages.drop(await self._letters(ctx, ids, all))
 
     async def _letters(self, ctx: Context, ids: list[str] | None, all: bool) -> list[DeadMessage]:
