@@ -51,11 +51,19 @@ Place = tuple[str, int, int]  # topic, partition, offset
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
+class TaskDuration(msgspec.Struct, frozen=True, rename="camel"):
+    """How long calls of a task took that are done and whose results are kept."""
+
+    mean_ms: float
+    longest_ms: int
+
+
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A task and how many calls of it there are.
 
     `waiting`, `delayed`, `running` (with a worker) and `retrying` calls are open. `failed` are dead letters; `done`,
     `discarded`, `cancelled` and `expired` count among the results that are kept. `workers` take calls of it now.
+    `duration` is left out while none is done.
     """
 
     task: str
@@ -71,14 +79,15 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     discarded: int = 0
     cancelled: int = 0
     expired: int = 0
+    duration: TaskDuration | msgspec.UnsetType = msgspec.UNSET
 
 
 class TaskCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One call of a task. `created` is when it was enqueued, `updated` when something became of it, both epoch ms.
 
-    `nextMs` is when one that is delayed or retried is due. `value` is what it returned, `progress` what it reported,
-    `error` why it failed last; `failure` is the error with its traceback, where one call is asked for. `letter` is the
-    offset of its dead letter.
+    `nextMs` is when one that is delayed or retried is due, `durationMs` how long its last attempt took. `value` is what
+    it returned, `progress` what it reported, `error` why it failed last; `failure` is the error with its traceback,
+    where one call is asked for. `letter` is the offset of its dead letter.
     """
 
     id: str
@@ -90,6 +99,7 @@ class TaskCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     created: int
     updated: int = 0
     next_ms: int = 0
+    duration_ms: int | msgspec.UnsetType = msgspec.UNSET
     attempts: int = 0
     args: list[msgspec.Raw] = []
     kwargs: dict[str, msgspec.Raw] = {}
@@ -163,6 +173,7 @@ class _Report(msgspec.Struct, frozen=True):
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
     failure: KeptError | None = None
+    duration_ms: int | None = None
 
 
 class _Result(msgspec.Struct, gc=False):
@@ -176,6 +187,7 @@ class _Result(msgspec.Struct, gc=False):
     partition: int
     offset: int
     value: bytes | None
+    duration_ms: int | None
 
 
 class _Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -293,6 +305,7 @@ class TaskCalls:
             topic=topic.name,
             group=", ".join(sorted(topic.groups)),
             workers=sum(each.members for each in members),
+            duration=results.duration(task.own),
             **{state: counts[state] for state in get_args(CallState)},
         )
 
@@ -465,12 +478,13 @@ class TaskCalls:
         self, task: _Task, lanes: Collection[str], before: tuple[int, Place] | None
     ) -> AsyncIterator[tuple[tuple[int, Place], TaskCall | None]]:
         """The same for the dead letters of the lanes."""
+        results = await self._records(task)
         async for event in self._newest([lane + DEAD_LETTERS for lane in lanes], before):
             letter = read_letter(event)
             key = (event.ts, (event.topic, event.partition, event.offset))
             lane = event.topic.removesuffix(DEAD_LETTERS)
             mine = _is_of(task, lane, letter.headers.get(NAME, ""))
-            yield key, _failed_call(task, letter) if mine else None
+            yield key, _failed_call(task, letter, results) if mine else None
 
     async def _newest(
         self,
@@ -725,6 +739,12 @@ class _Results:
         """By state and name."""
         return Counter((each.state, each.name) for each in self._by_id.values())
 
+    def duration(self, name: str) -> TaskDuration | msgspec.UnsetType:
+        """Of calls that are done, of one task or of all."""
+        done = [each for each in self._by_id.values() if each.state == "done" and (not name or each.name == name)]
+        lasted = [each.duration_ms for each in done if each.duration_ms is not None]
+        return TaskDuration(round(sum(lasted) / len(lasted), 1), max(lasted)) if lasted else msgspec.UNSET
+
 
 class _Cancelled:
     """The calls of an app that somebody cancelled."""
@@ -756,6 +776,7 @@ def _result(event: StoredEvent) -> _Result | None:
         event.partition,
         event.offset,
         value if len(value) <= SHORT else None,
+        report.duration_ms,
     )
 
 
@@ -812,7 +833,7 @@ def _call_of(
     result, lease, state = results.get(id), standing.lease(event), standing.state(event)
     known: dict[str, Any] = {}
     if result is not None:
-        known = {"attempts": result.attempt, "updated": result.ts}
+        known = {**_lasted(result), "attempts": result.attempt, "updated": result.ts}
     if result is not None and task.shows_results:
         known["error"] = result.error
         if result.value is not None and result.state in ("done", "progress") and state != "waiting":
@@ -843,14 +864,19 @@ def _call_of(
     )
 
 
+def _lasted(result: _Result | None) -> dict[str, Any]:
+    return {} if result is None or result.duration_ms is None else {"duration_ms": result.duration_ms}
+
+
 def _ended_state(result: _Result | None) -> CallState:
     """Of a call that is settled and has no dead letter. One whose result is not kept was done."""
     return _ENDED.get("" if result is None else result.state, "done")
 
 
-def _failed_call(task: _Task, letter: DeadLetter) -> TaskCall:
+def _failed_call(task: _Task, letter: DeadLetter, results: _Results) -> TaskCall:
+    id = letter.headers.get(TASK_ID) or letter.original_id
     return TaskCall(
-        id=letter.headers.get(TASK_ID) or letter.original_id,
+        id=id,
         task=task.name if task.own else letter.headers.get(NAME, task.name),
         state="failed",
         topic=letter.topic.removesuffix(DEAD_LETTERS),
@@ -863,6 +889,7 @@ def _failed_call(task: _Task, letter: DeadLetter) -> TaskCall:
         failure=letter.failure,
         letter=letter.offset,
         key=letter.key,
+        **_lasted(results.get(id)),
         **_arguments(bytes(letter.payload)),
     )
 
