@@ -594,7 +594,7 @@ class Client(ClientConnection, NodeVerbs):
         await self.http.call("DELETE", f"/topics/{quote(topic, safe='')}")
 
     async def delete_group(self, topic: str, group: str) -> None:
-        """Forget where a group stands. Refused while it has members."""
+        """Delete a group: where it stood is forgotten. Refused while it has members."""
         await self.http.call("DELETE", f"/groups/{quote(topic, safe='')}/{quote(group, safe='')}")
 
     async def schedule(
@@ -632,7 +632,7 @@ class Client(ClientConnection, NodeVerbs):
         return (await self._request("SCHEDULE", members)).next
 
     async def unschedule(self, name: str) -> None:
-        """Forget a schedule. One that a program declares comes back when the program starts: pause it instead."""
+        """Delete a schedule. One that a program declares comes back when the program starts: pause it instead."""
         await self._request("UNSCHEDULE", {"name": name})
 
     async def schedules(self) -> list[dict[str, Any]]:

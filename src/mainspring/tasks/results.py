@@ -47,6 +47,7 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
     failure: KeptError | None = None  # of an attempt that raised
+    duration_ms: int | None = None  # of the attempt that ended; None: it did not begin
 
     @property
     def final(self) -> bool:
@@ -83,6 +84,7 @@ def encode_record(
     error: str = "",
     encoding: Encoding | None = None,
     failure: KeptError | None = None,
+    duration_ms: int | None = None,
 ) -> bytes:
     """A record's payload. Raises NotStorable for a value that JSON cannot say."""
     try:
@@ -91,7 +93,7 @@ def encode_record(
             raw = msgspec.Raw(encoding.seal(raw))
     except (TypeError, ValueError, RecursionError) as problem:
         raise NotStorable(f"it cannot be written as JSON: {problem}", remedy="return what JSON has") from None
-    return msgspec.json.encode(TaskRecord(state, name, attempt, raw, error, failure))
+    return msgspec.json.encode(TaskRecord(state, name, attempt, raw, error, failure, duration_ms))
 
 
 class TaskRecords:
