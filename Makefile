@@ -113,6 +113,8 @@ lock: $(BIN)/python
 # PYTHONS="python3.11 python3.12 python3.13" installs the packages with each of them.
 release: $(DEV) $(RELEASE)
 	$(BIN)/python -m tools.release dist $(PYTHONS)
+	@if command -v npm >/dev/null; then npm pack --silent --pack-destination dist ./src/mainspring/client; \
+	  else echo "npm is not installed: the JavaScript package is not made"; fi
 	$(VENV)/release/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	$(BIN)/python -m tools.requirements bill dist/mainspring.cdx.json
 
