@@ -1,11 +1,14 @@
 """`python -m tests.fuzz.openapi SCHEMATHESIS [OPTIONS]`: what schemathesis makes of the node's own OpenAPI document.
 
-It sends what the document allows and what it does not; no answer may be a server's error. Streams are left out: they do
-not end. Further options go to `schemathesis run`; `--seed` repeats a run.
+It sends what the document allows and what it does not, and makes all of its checks: no answer may be a server's error,
+every answer is in the document, what fits is taken and what does not fit is refused (`schemathesis.toml` says where no
+schema can tell). Streams are left out: they do not end. Further options go to `schemathesis run`; `--seed`
+repeats a run.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -14,6 +17,7 @@ from pathlib import Path
 
 from tests.support.victim import Innocent, attacked
 
+CONFIG = Path(__file__).parent / "schemathesis.toml"
 EXAMPLES = 100  # of each operation and phase
 
 
@@ -24,8 +28,14 @@ def main(arguments: Sequence[str]) -> int:
         innocent = Innocent(node)
         innocent.start()
         command = [
-            *(program, "run", f"http://127.0.0.1:{node.port}/openapi.json"),
-            *("--checks", "not_a_server_error", "--max-examples", str(EXAMPLES)),
+            *(
+                os.path.abspath(program),
+                "--config-file",
+                str(CONFIG),
+                "run",
+                f"http://127.0.0.1:{node.port}/openapi.json",
+            ),
+            *("--checks", "all", "--max-examples", str(EXAMPLES)),
             *("--phases", "examples,coverage,fuzzing", "--exclude-path-regex", "stream$"),
             *("--request-timeout", "30", *options),
         ]

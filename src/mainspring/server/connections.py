@@ -52,11 +52,9 @@ def _answer(status: HTTPStatus, message: str, remedy: str) -> bytes:
     return f"HTTP/1.1 {status.value} {status.phrase}\r\n{headers}Connection: close\r\n\r\n{body}".encode()
 
 
-_FULL: Final = _answer(
-    HTTPStatus.SERVICE_UNAVAILABLE, "The node has as many connections as it may.", "Try again later."
-)
+_FULL: Final = _answer(HTTPStatus.SERVICE_UNAVAILABLE, "The node has all the connections it may.", "Try again later.")
 _TOO_MANY: Final = _answer(
-    HTTPStatus.TOO_MANY_REQUESTS, "This address has as many connections as it may.", "Use one for many requests."
+    HTTPStatus.TOO_MANY_REQUESTS, "This address has all the connections it may.", "Use one for many requests."
 )
 
 

@@ -101,6 +101,7 @@ async def test_what_is_no_http_leaves_one_line_and_nothing_of_what_was_sent(capl
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 3
 
 
+LAST = "Connection: close\r\nContent-Length"
 BEFORE_ROUTING = {
     "no method": (b"G@T / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400),
     "a method that is none of HTTP's": (b"FETCH / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400),
@@ -113,11 +114,11 @@ BEFORE_ROUTING = {
     "no length": (b"POST /messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: x\r\n\r\n", 400),
     "no chunk": (b"POST /messages HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
     "an encoding": (
-        POST.replace("Content-Length", "Connection: close\r\nContent-Encoding: br\r\nContent-Length").encode(),
+        POST.replace("Content-Length", f"Content-Encoding: br\\r\\n{LAST}").encode(),
         415,
     ),
     "an expectation": (
-        POST.replace("Content-Length", "Connection: close\r\nExpect: more\r\nContent-Length").encode(),
+        POST.replace("Content-Length", f"Expect: more\\r\\n{LAST}").encode(),
         417,
     ),
 }
