@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         innocent = Innocent(node)
         innocent.start()
         command = [
-            *(program, "run", f"http://127.0.0.1:{node.port}/openapi.json"),
+            *(str(Path(program).absolute()), "run", f"http://127.0.0.1:{node.port}/openapi.json"),
             *("--checks", "not_a_server_error", "--max-examples", str(EXAMPLES)),
             *("--phases", "examples,coverage,fuzzing", "--exclude-path-regex", "stream$"),
             *("--request-timeout", "30", *options),
