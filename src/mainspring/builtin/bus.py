@@ -336,7 +336,7 @@ class _BusMessages:
 
     @message("command", "Bus.DeleteGroup", "DeleteGroupRequest")
     async def delete_group(self, ctx: Context, topic: Topic, group: GroupName) -> DoneResult:
-        """Forget a group that has no members."""
+        """Delete a group that has no members."""
         await self._check_group(ctx, topic, group)
         await self._bus.delete_group(topic, group, agent=caller_of(ctx))
         return DoneResult()

@@ -248,7 +248,8 @@ class _RunMessages:
     def _filter(self, **members: Any) -> RunSelection:
         if self._encoding is not None and members["text"]:
             raise Fail(422, "arguments are encoded here: runs cannot be searched for text", remedy="search for an id")
-        return RunSelection(**members)
+        ids = members.pop("ids")
+        return RunSelection(**members, ids=None if ids is None else frozenset(ids))
 
     @message("query", "Run.History", "AskRunHistory")
     async def history(self, ctx: Context, id: RunId) -> dict[str, Any]:

@@ -129,6 +129,20 @@ class NodeVerbs(ABC):
     ) -> Place:
         """Publish one event; returns when it is durable: its offset. `Client.publish` says what the options mean."""
 
+    @overload
+    def follow(
+        self,
+        topic: str,
+        *,
+        since: Literal["latest", "beginning"] | datetime | timedelta = "latest",
+        type: builtins.type[T],
+    ) -> AsyncIterator[StoredEvent[T]]: ...
+
+    @overload
+    def follow(
+        self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
+    ) -> AsyncIterator[StoredEvent[Any]]: ...
+
     @abstractmethod
     def follow(
         self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None

@@ -287,3 +287,27 @@ export class Pages {
     this.pages.clear();
   }
 }
+
+const LOADS_EACH = 3; // polls of the store between two questions of a view's own
+
+/** A view with a `grid` and its own `load`: asks every few polls, and lets ages and moments go on between them. */
+export class LoadedList {
+  constructor(ctx) {
+    this.ctx = ctx;
+    this.polls = 0;
+  }
+
+  get now() {
+    return this.ctx.store.node?.now ?? Date.now();
+  }
+
+  update() {
+    this.polls += 1;
+    if (this.polls % LOADS_EACH === 0) this.load();
+    else this.grid.refresh();
+  }
+
+  close() {
+    this.grid.close();
+  }
+}

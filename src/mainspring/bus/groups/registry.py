@@ -32,6 +32,7 @@ from mainspring.bus.audit import Audit
 from mainspring.bus.errors import BadOffset, BusError, Conflict, Forbidden, LimitReached, Unavailable, UnknownGroup
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import Group
+from mainspring.bus.groups.member import MemberView
 from mainspring.bus.groups.position import SPACE, Position, decode_position
 from mainspring.bus.groups.supply import Starts, Supply
 from mainspring.bus.names import SEPARATOR, check_name
@@ -331,7 +332,7 @@ class GroupRegistry:
         return self.info(group)
 
     async def delete(self, topic: str, name: str) -> None:
-        """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
+        """Delete a group. Raises UnknownGroup, and Conflict while it has members."""
         group = self.get(topic, name)
         self._check_unused(group)
         await _or_unavailable("deleted", self._supply.delete(group))
@@ -385,6 +386,10 @@ class GroupRegistry:
             partitions={position.partition: self._offsets(position) for position in group.positions.values()},
             ttl_ms=self.ttl_of(group),
         )
+
+    def members(self, topic: str, name: str) -> list[MemberView]:
+        """Who is in a group, on all nodes. Raises UnknownTopic and UnknownGroup."""
+        return self._supply.members(self.get(topic, name))
 
     async def offsets(self, topic_name: str) -> list[PartitionOffsets]:
         """Head, tail and groups of each partition, ascending. Raises UnknownTopic."""

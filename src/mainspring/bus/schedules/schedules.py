@@ -409,7 +409,7 @@ class Schedules:
         self._forget(name)
 
     async def delete_of(self, topic: str) -> None:
-        """Forget every schedule and every delayed event of a topic; durable when it returns."""
+        """Delete every schedule and every delayed event of a topic; durable when it returns."""
         for schedule in self.all():
             if schedule.topic == topic:
                 await self.delete(schedule.name)

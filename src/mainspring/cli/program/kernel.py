@@ -217,7 +217,7 @@ def drop(
     node: WireOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget dead messages. Nobody gets them any more."""
+    """Drop dead messages. Nobody gets them any more."""
     chosen = _chosen_letters(ids, everything)
     confirm(f"Drop {'all' if everything else len(ids or ())} dead messages for good?", yes)
     found = node.ask("Syscall.DropDeadLetters", chosen)

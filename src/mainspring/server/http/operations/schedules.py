@@ -60,7 +60,7 @@ async def list_schedules(call: Call) -> dict[str, list[ScheduleInfo]]:
     "POST /schedules",
     gives("The schedule, and when it fires next.", Schedule, status=201),
     body=takes(ScheduleBody),
-    errors=(503,),
+    errors=(422, 503),
 )
 async def put_schedule(call: Call) -> web.Response:
     """Create or replace a schedule.
@@ -80,9 +80,9 @@ async def show_schedule(call: Call) -> ScheduleInfo:
     return await call.bus.check_schedule(call.request.match_info["schedule"], call.caller, None)
 
 
-@operation("DELETE /schedules/{schedule}", gives("Forgotten.", status=204), errors=(404, 503))
+@operation("DELETE /schedules/{schedule}", gives("Deleted.", status=204), errors=(404, 503))
 async def delete_schedule(call: Call) -> web.Response:
-    """Forget a schedule.
+    """Delete a schedule.
 
     What it published stays. One that a program declares (`declared`) comes back when a node of the program starts:
     pause it instead.
