@@ -54,7 +54,7 @@ _EXPORT_COMPLETION, _CALLBACK_COMPLETION = 0, 1
 
 DEFAULT_BUFFER_BYTES: Final = 131_072  # what the protocol's own host uses
 DEFAULT_MEMORY_BYTES: Final = 64 << 20
-DEFAULT_FUEL: Final = 1_000_000_000  # instructions per step: some seconds of a guest that never suspends
+DEFAULT_FUEL: Final = 100_000_000  # instructions per step: a guest that never suspends holds the thread for some 50 ms
 
 Key = tuple[str, int, int]  # effect id, operation, signature
 

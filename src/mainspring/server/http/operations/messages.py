@@ -145,7 +145,7 @@ def _code(type: str) -> str:
         Parameter("text", "Only messages whose type, id or correlation holds this."),
         Parameter("kind", "Only messages of this kind."),
         Parameter("before", "Only messages older than the one with this id."),
-        Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", POSITIVE),
+        Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", {**POSITIVE, "maximum": MAX_LIMIT}),
     ),
     errors=(503,),
 )
