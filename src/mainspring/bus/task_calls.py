@@ -255,6 +255,10 @@ class TaskCalls:
             )
         return fitting[0]
 
+    def topics(self) -> set[str]:
+        """The topics that hold calls."""
+        return {lane for each in self._all() for lane in each.topics.lanes()}
+
     async def tasks(self, who: Who = None) -> list[TaskInfo]:
         """Every task that `who` may know of, by name."""
         tasks = self._all()
