@@ -528,6 +528,20 @@ class Client(ClientConnection, NodeVerbs):
             for envelope in page:
                 yield StoredEvent(envelope, decode)
 
+    @overload
+    def follow(
+        self,
+        topic: str,
+        *,
+        since: Literal["latest", "beginning"] | datetime | timedelta = "latest",
+        type: builtins.type[T],
+    ) -> AsyncIterator[StoredEvent[T]]: ...
+
+    @overload
+    def follow(
+        self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
+    ) -> AsyncIterator[StoredEvent[Any]]: ...
+
     async def follow(
         self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
     ) -> AsyncIterator[StoredEvent[Any]]:

@@ -15,7 +15,6 @@ const KINDS = {
   capabilities: ["kernel", "capability gave up", "capabilities gave up", () => to(["kernel"]), () => to(["kernel"])],
   groups: ["groups", "group is behind", "groups are behind", () => to(["groups"]), ({ name, of }) => to(["groups", of, name])],
   schedules: ["schedules", "schedule failed", "schedules failed", () => to(["schedules"]), () => to(["schedules"])],
-  disk: ["topics", "disk is nearly full", "disks are nearly full", () => to(["topics"]), ({ name }) => to(["topics", name])],
   nodes: ["nodes", "node is away", "nodes are away", () => to(["nodes"]), ({ name }) => to(["nodes", name])],
 };
 

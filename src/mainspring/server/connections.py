@@ -1,4 +1,4 @@
-"""The connections of the port: how many there are, from where, and for how long one may keep the node waiting.
+"""The connections of the ports: how many there are, from where, and for how long one may keep the node waiting.
 
 A connection costs a descriptor before it has said a word, so strangers are limited here, before any token is looked at.
 A connection that has sent no complete request after `header_timeout_ms` is closed; between two requests it may rest for
@@ -46,11 +46,13 @@ _TOO_MANY: Final = _ANSWER % b"429 Too Many Requests"
 
 
 class Connection(asyncio.Protocol):
-    """One connection, between its transport and the web server."""
+    """One connection, between its transport and what serves it."""
 
-    def __init__(self, connections: Connections, inner: Any) -> None:
+    def __init__(self, connections: Connections, inner: Any, refusal: bytes | None = None) -> None:
+        """`refusal` is written to one that there is no room for, in place of an HTTP response."""
         self._connections = connections
         self._inner = inner
+        self._refusal = refusal
         self._timer: asyncio.TimerHandle | None = None
         self.transport: Any = None
         self.source: str = ""  # the address it counts for; empty: none
@@ -65,7 +67,7 @@ class Connection(asyncio.Protocol):
         refusal = self._connections.admit(self)
         if refusal is not None:
             self._inner = None
-            self.transport.write(refusal)
+            self.transport.write(self._refusal or refusal)
             self.transport.close()
             return
         self._timer = asyncio.get_running_loop().call_later(self._connections.header_s, self._is_late)
@@ -208,6 +210,13 @@ class Connections:
                     self._resting[connection] = None
 
         return note
+
+    def speaks_lines(self, transport: Any) -> None:
+        """The peer of this transport is let in, and stays as long as it wants."""
+        connection = self._open.get(transport)
+        if connection is not None:
+            connection.asked()
+            self._silent.pop(connection, None)
 
     # -- frames that do not end
 

@@ -146,8 +146,7 @@ class Operation:
     @property
     def refusals(self) -> list[int]:
         """Every status it can refuse with: its own, and what a body, a parameter or any request may be refused with."""
-        can_misread = self.parameters or any(each.schema["type"] == "integer" for each in self.all_parameters)
-        of_input = (400, 408, 413, 415) if self.body else (400,) if can_misread else ()
+        of_input = (400, 408, 413, 415) if self.body else (400,) if self.all_parameters else ()
         return sorted({*self.errors, *of_input, 401, 403, 429, 500})
 
     @property

@@ -146,7 +146,13 @@ async def delete_group(call: Call) -> web.Response:
 @operation(
     "GET /groups/{topic}/{group}/leases",
     gives("The events, by partition and offset.", GroupLeases),
-    parameters=(Parameter("limit", f"At most so many of each partition; {DEFAULT_LEASES} by default.", POSITIVE),),
+    parameters=(
+        Parameter(
+            "limit",
+            f"At most so many of each partition; {DEFAULT_LEASES} by default.",
+            {**POSITIVE, "maximum": MAX_LEASES},
+        ),
+    ),
     errors=(404,),
 )
 async def list_leases(call: Call) -> dict[str, Any]:

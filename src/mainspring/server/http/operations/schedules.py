@@ -60,7 +60,7 @@ async def list_schedules(call: Call) -> dict[str, list[ScheduleInfo]]:
     "POST /schedules",
     gives("The schedule, and when it fires next.", Schedule, status=201),
     body=takes(ScheduleBody),
-    errors=(503,),
+    errors=(422, 503),
 )
 async def put_schedule(call: Call) -> web.Response:
     """Create or replace a schedule.
