@@ -84,9 +84,9 @@ def make_taskiq(kind: str) -> Any:
 def make_procrastinate() -> Any:
     from procrastinate import App, PsycopgConnector
 
-    made = App(connector=PsycopgConnector(conninfo=POSTGRES, max_size=20))
+    made: Any = App(connector=PsycopgConnector(conninfo=POSTGRES, max_size=20))
 
-    @made.task(name="nothing")
+    @made.task(name="nothing")  # type: ignore[untyped-decorator]
     async def nothing(n: int) -> None:
         ran()
 
