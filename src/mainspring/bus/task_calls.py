@@ -268,6 +268,10 @@ class TaskCalls:
             remedy="`mainspring tasks list` shows the tasks there are",
         )
 
+    def topics(self) -> set[str]:
+        """The topics that hold calls."""
+        return {lane for each in self._all() for lane in each.topics.lanes()}
+
     async def tasks(self, who: Who = None) -> list[TaskInfo]:
         """Every task whose topic `who` may read, by name."""
         tasks = self._all()

@@ -479,7 +479,8 @@ class Core:
         from mainspring.node.in_process import InProcess  # most nodes never need them
 
         encoding = None if self.app is None else self.app.encoding
-        return InProcess(self.bus, self.kernel, self._publish, self._new_id, self.tasks_port.event_loop, encoding)
+        loop = self.tasks_port.event_loop
+        return InProcess(self.bus, self.kernel, self._publish, self._new_id, loop, encoding, runtime=self.runtime)
 
     async def _start_tasks(self, app: App) -> None:
         if not app.tasks or not self.settings.run_tasks:

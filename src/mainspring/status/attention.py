@@ -207,11 +207,13 @@ class AttentionDesk:
         assert self._watch is not None
         infos = [each for each in bus.groups.infos() if not each.group.startswith(OWN_GROUPS)]
         await self._watch.look_again(infos, LOOK_MS)
-        now, since = bus.clock.wall_ms(), self._watch.since
+        now, since, calls = bus.clock.wall_ms(), self._watch.since, bus.task_calls.topics()
         behind: list[tuple[int, GroupInfo]] = []
         for info in infos:
             begun = since.get(group_key(info.topic, info.group))
-            if begun is not None and lag_of(info) and not info.ttl_ms and now - begun >= self._behind_ms:
+            if begun is None or not lag_of(info) or info.ttl_ms or now - begun < self._behind_ms:
+                continue
+            if bus.groups.is_waiting(info.topic, info.group, busy=info.topic not in calls):
                 behind.append((begun, info))
         visible = await bus.access.allowed(who, "subscribe", {info.topic for _, info in behind})
         shown = sorted((each for each in behind if each[1].topic in visible), key=lambda each: each[0])

@@ -49,6 +49,21 @@ def test_the_node_s_own_topics_are_shown_when_asked_for(terminal: Terminal) -> N
     assert not any(each["topic"].startswith("system.") for each in terminal.json("topics", "list"))
 
 
+def test_json_has_the_names_of_http_and_every_moment_also_in_words(terminal: Terminal) -> None:
+    terminal.ok("topics", "create", "named", "--retention", "1d")
+    terminal.ok("pub", "named", stdin="1\n2\n")
+    terminal.json("sub", "named", "-g", "behind", "-n", "1")
+    (topic,) = terminal.json("topics", "list", "named")
+    assert (topic["topic"], topic["retentionMs"], topic["events"]) == ("named", 86_400_000, 2)
+    (group,) = until(lambda: terminal.json("groups", "list", "named"), lambda found: "oldest" in found[0])
+    assert group["oldestTime"].endswith("Z")
+    point = until(lambda: terminal.json("history"), bool)[-1]
+    assert point["t"] > 0
+    assert point["time"].startswith("20")
+    (event,) = terminal.json("tail", "named", "-n", "1")
+    assert event["time"].endswith("Z")
+
+
 def test_groups_show_their_lag_move_and_are_deleted(terminal: Terminal) -> None:
     terminal.ok("pub", "lagging", stdin="".join(f"{number}\n" for number in range(10)))
     terminal.json("sub", "lagging", "-g", "slow", "-n", "4")

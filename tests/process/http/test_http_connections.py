@@ -114,11 +114,11 @@ BEFORE_ROUTING = {
     "no length": (b"POST /messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: x\r\n\r\n", 400),
     "no chunk": (b"POST /messages HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
     "an encoding": (
-        POST.replace("Content-Length", f"Content-Encoding: br\\r\\n{LAST}").encode(),
+        POST.replace("Content-Length", f"Content-Encoding: br\r\n{LAST}").encode(),
         415,
     ),
     "an expectation": (
-        POST.replace("Content-Length", f"Expect: more\\r\\n{LAST}").encode(),
+        POST.replace("Content-Length", f"Expect: more\r\n{LAST}").encode(),
         417,
     ),
 }

@@ -31,7 +31,7 @@ from mainspring.bus.access.access import NO_OWNER, PROGRAM, Caller
 from mainspring.bus.audit import Audit
 from mainspring.bus.errors import BadOffset, BusError, Conflict, Forbidden, LimitReached, Unavailable, UnknownGroup
 from mainspring.bus.groups.delivery import Delivery
-from mainspring.bus.groups.group import Group
+from mainspring.bus.groups.group import MAX_OPEN, Group
 from mainspring.bus.groups.member import MemberView
 from mainspring.bus.groups.position import SPACE, Position, decode_position
 from mainspring.bus.groups.supply import Starts, Supply
@@ -419,6 +419,19 @@ class GroupRegistry:
                     continue
                 found += [each.ts for each in outlines]
         return min(found, default=None)
+
+    def is_waiting(self, topic: str, name: str, *, busy: bool) -> bool:
+        """Whether the group has events that nobody works on, though they could be; `busy`: or that somebody works on.
+
+        What is delayed until later does not count.
+        """
+        group = self.find(topic, name)
+        if group is None:
+            return False
+        if any(position.cursor <= position.tail.offset for position in group.positions.values()):
+            return True
+        states = {each.state for each in group.leases(self._loop.clock, MAX_OPEN)}
+        return bool(states - ({"delayed"} if busy else {"delayed", "leased"}))
 
     async def unsettled(self, topic_name: str) -> str:
         """A sentence about a group of the topic that has events to settle; "" when none has."""

@@ -129,12 +129,16 @@ def delete(topic: TopicArgument, group: GroupArgument, yes: YesOption = False, *
     say_done(deleted, at.as_json, f"deleted {safe(group)} of {safe(topic)}")
 
 
+def _members(count: int) -> str:
+    return "1 member" if count == 1 else f"{count:,} members"
+
+
 def _show(group: dict[str, Any], as_json: bool) -> None:
     if as_json:
         say_json(group)
         return
     say(
-        f"{safe(group['group'])} of {safe(group['topic'])}: {group['members']} members, lag {group['lag']:,}, "
+        f"{safe(group['group'])} of {safe(group['topic'])}: {_members(group['members'])}, lag {group['lag']:,}, "
         f"{group['inflight']:,} in flight"
         + (f", {group['rate']:g} settled per second" if group.get("rate") else "")
         + (f", the oldest is of {date_text(group['oldest'])}" if group.get("oldest") else "")

@@ -66,8 +66,8 @@ def history(span: RangeOption = RANGES[0], *, at: NodeOptions) -> None:
         ("time", ">published", ">delivered", ">lag", ">in flight", ">dead letters", ">runs", ">failed"),
         lambda each: (
             date_text(each["t"]),
-            each["published"],
-            each["delivered"],
+            float(each["published"]),
+            float(each["delivered"]),
             int(each["lag"]),
             int(each["inflight"]),
             each["deadLetters"],

@@ -80,13 +80,14 @@ def _harmless(text: str) -> str:
 # Members that are epoch milliseconds, and what stands beside each for people; others in a payload are not ours.
 _MOMENTS: Final = {
     "ts": "time",
+    "originalTs": "originalTime",
     "t": "time",
     "timestamp": "time",
     "not_before": "notBeforeTime",
     **{
         name: f"{name.removesuffix('Ms')}Time"
         for name in (
-            *("originalTs", "created", "updated", "ended", "started", "since", "until", "oldest", "at", "waitsUntil"),
+            *("created", "updated", "ended", "started", "since", "until", "oldest", "at", "waitsUntil"),
             *("nextMs", "lastMs", "atMs"),
         )
     },

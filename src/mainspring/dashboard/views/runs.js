@@ -74,12 +74,12 @@ class Runs {
       none: empty("No runs", prose("`mainspring runs start` begins one; so does the command `Run.Start`.")),
       columns: [
         { label: "", width: "40px", kind: "tick", least: 420, cell: (row, _, cell) => this.tick(row, cell) },
-        { label: "Run", width: "minmax(120px, 1.6fr)", cell: (row) => (row.parent ? `↳ ${row.id}` : row.id) },
+        { label: "Run", width: "minmax(84px, 1.3fr)", cell: (row) => (row.parent ? `↳ ${row.id}` : row.id) },
         { label: "Program", width: "minmax(90px, 1fr)", least: 620, cell: (row) => row.program },
-        { label: "State", width: "96px", cell: (row) => stateTag(row.waitsFor?.startsWith("program ") ? "waiting" : row.state, row.waitsFor && `Waits for ${row.waitsFor}`) },
-        { label: "Waits for, or failed with", width: "minmax(130px, 2fr)", least: 720, cell: (row) => whatOf(row) },
+        { label: "State", width: "88px", cell: (row) => stateTag(row.waitsFor?.startsWith("program ") ? "waiting" : row.state, row.waitsFor && `Waits for ${row.waitsFor}`) },
+        { label: "Waits for, or failed with", width: "minmax(112px, 2.2fr)", cell: (row) => whatOf(row) },
         ...(ctx.store.shared ? [{ label: "Node", width: "minmax(80px, 0.8fr)", least: 500, cell: (row) => row.owner ?? "" }] : []),
-        { label: "Began", width: "minmax(92px, 0.8fr)", kind: "r", cell: (row) => time(row.created, ago(row.created, this.now)) },
+        { label: "Began", width: "minmax(92px, 0.8fr)", kind: "r", least: 560, cell: (row) => time(row.created, ago(row.created, this.now)) },
         { label: "Lasted", width: "minmax(84px, 0.7fr)", kind: "r", least: 900, cell: (row) => span((isOver(row) ? row.updated : this.now) - row.created) },
       ],
     });

@@ -1,7 +1,7 @@
 // Schedules: what is published again and again, when it comes next, how the last call went; run now, pause, resume.
 
 import { topicPath } from "../api.js";
-import { h, alone, beside, closer, empty, facts, head, panel, refill, say, tag } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, failure, head, panel, refill, say, tag } from "../dom.js";
 import { action, prose, question, refused, toast, trouble } from "../feedback.js";
 import { ago, exact, moment, plural, span } from "../format.js";
 import { Grid, LoadedList } from "../grid.js";
@@ -140,7 +140,8 @@ class Schedules extends LoadedList {
         ["At", h("span", { title: exact(last.atMs), text: moment(last.atMs) })],
         last.result !== "skipped" && ["Took", span(last.durationMs ?? 0)],
         last.attempt > 1 && ["Attempt", String(last.attempt)],
-      ]), last.reason ? h("pre", { text: last.failure?.traceback || last.reason }) : null) : null,
+      ]), last.failure ? null : last.reason && h("p", { class: "dim", text: last.reason })) : null,
+      last?.failure ? failure(last.failure, "Why it failed") : null,
       h("section", {}, h("h3", { text: "Payload" }), tree(row.payload ?? null)),
     ];
   }

@@ -1,7 +1,7 @@
 // Tasks: how many calls of each wait, run, are done and failed; the calls of one, and retrying, cancelling, discarding.
 
 import { topicPath, withQuery } from "../api.js";
-import { h, alone, beside, closer, empty, facts, fill, head, panel, refill, say, tag } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, failure, fill, head, panel, refill, say, tag } from "../dom.js";
 import { action, field, prose, question, refused, toast, trouble } from "../feedback.js";
 import { ago, brief, count, exact, moment, plural, span } from "../format.js";
 import { Grid, LoadedList } from "../grid.js";
@@ -225,7 +225,7 @@ class Calls extends LoadedList {
         call.offset && ["Event", h("a", { href: to(["events"], { topic: call.topic, partition: call.partition || "", offset: call.offset }), text: `${call.topic} ${call.partition}:${call.offset}` })],
         call.letter && ["Dead letter", h("a", { href: to(["deadletters", call.topic]), text: `${call.topic} ${call.letter}` })],
       ]), h("div", { class: "acts" }, acts)),
-      call.error ? h("section", {}, h("h3", { text: OPEN.includes(call.state) ? "Last error" : "Error" }), h("pre", { text: call.failure?.traceback || call.error })) : null,
+      call.error ? failure(call.failure ?? { type: call.error }, OPEN.includes(call.state) ? "Last error" : "Why it failed") : null,
       call.value === undefined ? null : h("section", {}, h("h3", { text: "Result" }), tree(call.value)),
       call.progress === undefined ? null : h("section", {}, h("h3", { text: "Progress" }), tree(call.progress)),
       h("section", {}, h("h3", { text: "Arguments" }), tree(call.args ?? []), call.kwargs ? tree(call.kwargs) : null),
