@@ -176,8 +176,7 @@ def _paths_below(path: str) -> list[tuple[re.Pattern[str], set[str]]]:
     for each in OPERATIONS if path.endswith("/{topic}") and path.startswith("/topics/") else ():
         if each.path.startswith(f"{path}/"):
             found.setdefault(each.path, set()).update({"GET", "HEAD"} if each.method == "GET" else {each.method})
-    patterns = (re.sub(r"\{\w+\}", "[^/]+", below.replace("{topic}", ".+")) for below in found)
-    return [(re.compile(f"{pattern}$"), methods) for pattern, methods in zip(patterns, found.values(), strict=True)]
+    return [(re.compile(re.sub(r"\{\w+:(.*?)\}", r"\1", _route_pattern(each)) + "$"), found[each]) for each in found]
 
 
 async def _abort(request: web.Request) -> None:
