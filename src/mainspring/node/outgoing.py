@@ -89,7 +89,7 @@ class OutgoingMover:
 
     async def _try_refused_again(self) -> bool:
         """What a person wants tried again; whether some of it waits."""
-        wanted = []
+        wanted: list[Record] = []
         async for record in self._log.scan(REFUSED):
             kept = refusal_of(record)
             if kept.again and len(wanted) < _AT_ONCE:

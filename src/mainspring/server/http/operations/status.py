@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.bus import Forbidden, UnknownGroup
+from mainspring.bus import Caller, Forbidden, UnknownGroup
 from mainspring.server.http.call import Call
 from mainspring.server.http.problem import bad_query
 from mainspring.server.http.table import Operations, Parameter
@@ -60,7 +60,7 @@ async def show_refused_outgoing(call: Call) -> RefusedOutgoingList:
 
     For those who may do everything. `Bus.RetryOutgoing` and `Bus.DropOutgoing` deal with them.
     """
-    if call.caller is not None and call.caller.is_limited:
+    if isinstance(call.caller, Caller) and call.caller.is_limited:
         raise Forbidden("this token may not see what transactions published", remedy="use one with the scope admin")
     desk = call.face.node.attention
     return RefusedOutgoingList([] if desk is None or desk.refused is None else await desk.refused.page(limit=1_000))
