@@ -263,7 +263,7 @@ class TestStatements:
         (sql.UPDATE_PARTITION, (1, 1, 1, 1, 1, 1, 1)),
         (next(sql.statements_for(sql.DELETE_RECORDS, 1, ["k"] * 4))[0], ("s", *"abcd")),
         (reader._CHUNKS, {"base": 1, "start": 1, "end": 2}),
-        (reader._TOGETHER, {"base": 1, "start": 1, "end": 2, "limit": 3, "bytes": 4, "most": 5}),
+        (reader._TOGETHER, {"base": 1, "start": 1, "end": 2, "limit": 3, "bytes": 4}),
         (reader._CHUNK_SINCE, (1, 2)),
         (rows._EVENTS, {"start": 1, "end": 2, "limit": 3, "bytes": 4}),
         (rows._PROBE, {"start": 1, "end": 2}),

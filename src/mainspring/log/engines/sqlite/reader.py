@@ -38,11 +38,10 @@ from mainspring.log.engines.sqlite.schema import (
 PAGE_ROWS = 256
 
 FEW_EVENTS = 32  # a chunk with fewer is read together with others
-MOST_TOGETHER = 1_024
 
 # The first offset asked for, or the first that is not removed; and the chunk that holds it, or what may be the next.
 _ASKED = f"""
-    WITH asked(start, seek) AS (
+    WITH RECURSIVE asked(start, seek) AS (
         SELECT first, coalesce(
             (SELECT pos FROM chunks WHERE pos <= :base + first AND pos > :base ORDER BY pos DESC LIMIT 1),
             :base + first)
@@ -54,13 +53,16 @@ _CHUNKS = f"""
 """
 # Small ones come back as one row: SQLite concatenates each column, and a second column has the lengths to cut it by.
 _TOGETHER = f"""
-    {_ASKED} SELECT start, sum(bytes), group_concat(pos), group_concat(CAST(crc AS INTEGER)),
+    {_ASKED}, page(at, before, begin) AS (
+        SELECT (SELECT min(pos) FROM chunks WHERE pos >= seek AND pos < :end), seek - :base - start, 0 FROM asked
+        UNION ALL
+        SELECT (SELECT min(pos) FROM chunks WHERE pos > at AND pos < :end), before + c.events, begin + c.bytes
+        FROM page JOIN chunks c ON c.pos = at
+        WHERE before + c.events <= 0 OR before + c.events < :limit AND begin + c.bytes < :bytes)
+    SELECT start, sum(bytes), group_concat(pos), group_concat(CAST(crc AS INTEGER)),
            group_concat(length(CAST(sums AS BLOB))), CAST(group_concat(sums, '') AS BLOB),
            group_concat(length(CAST(data AS BLOB))), CAST(group_concat(data, '') AS BLOB)
-    FROM (SELECT * FROM (
-        SELECT *, sum(events) OVER (ORDER BY pos) - events AS before, sum(bytes) OVER (ORDER BY pos) - bytes AS begin
-        FROM asked CROSS JOIN chunks WHERE pos >= seek AND pos < :end ORDER BY pos LIMIT :most)
-    WHERE before <= start - seek + :base OR before < :limit + start - seek + :base AND begin < :bytes ORDER BY pos)
+    FROM (SELECT * FROM asked CROSS JOIN page JOIN chunks ON pos = at ORDER BY at)
 """
 _CHUNK_SINCE = "SELECT pos, high_ts FROM chunks WHERE pos >= ? AND pos < ? ORDER BY pos LIMIT 1"
 _RECORDS = (
@@ -119,7 +121,7 @@ class SqliteReader:
     def _chunks(self, base: int, start: int, limit: int, max_bytes: int) -> Iterator[tuple[int, int, Chunk]]:
         """The first offset that is wanted, the bytes of the chunk, and the chunk: the one that holds it, and the next.
 
-        Of small ones, as many as are needed, as far as `MOST_TOGETHER` allows.
+        Of small ones, as many as are needed.
         """
         asked = {"base": base, "start": start, "end": base + MAX_OFFSET + 1, "limit": limit, "bytes": max_bytes}
         with closing(self.connection.execute(_CHUNKS, asked)) as rows:
@@ -131,7 +133,6 @@ class SqliteReader:
                 yield begin, size, chunk
             else:
                 return
-        asked["most"] = min(limit + 1, MOST_TOGETHER)
         begin, size, *columns = self.connection.execute(_TOGETHER, asked).fetchone()
         for chunk in _cut(*columns):
             yield begin, size, chunk
