@@ -295,3 +295,26 @@ async def test_small_chunks_of_a_quiet_topic_are_put_together(tmp_path: Path) ->
     assert await log.offset_at("quiet", 0, 6) == 41
     await log.close()
     assert check(path).problems == []
+
+
+async def test_what_is_removed_step_by_step_is_counted_once(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = Log(SqliteEngine(path))
+    await log.open()
+    for n in range(3):
+        await log.commit(Batch([Append("t", 0, f"id-{n}{m}", 1, b"1") for m in range(10)]))
+    gone: set[int] = set()
+    for below, offsets in ((3, (6,)), (6, (9,)), (6, (7, 8)), (9, ()), (14, (16, 17)), (16, ()), (22, (30,)), (31, ())):
+        await log.commit(Batch([Remove("t", 0, below, offsets)]))
+        gone |= {*range(1, below), *offsets}
+        left = [offset for offset in range(1, 31) if offset not in gone]
+        assert [event.offset for event in await log.read("t", 0, 1, 100)] == left
+        (bounds,) = await log.bounds("t")
+        assert (bounds.events, bounds.bytes) == (len(left), len(left) * len("id-001"))
+        assert bounds.head == (left[0] if left else 31)
+        assert check(path).problems == []
+        if below in (6, 16):
+            await log.close()
+            await log.open()
+    assert (await log.commit(Batch([Append("t", 0, "next", 1, b"1")]))).offsets == ((0, 31, False),)
+    await log.close()

@@ -56,12 +56,12 @@ Measure = tuple[int, int]  # events and their bytes
 # -- removing
 
 
-def remove_below(connection: sqlite3.Connection, base: int, head: int, below: int) -> Measure:
-    """Remove the events from `head` up to `below`; how many, and their bytes."""
+def remove_below(connection: sqlite3.Connection, base: int, head: int, below: int) -> tuple[int, int, int]:
+    """Remove the events from `head` up to `below`; how many, their bytes, and the new head."""
     count, size = remove_rows(connection, base, below)
     row = connection.execute(_AT_OR_BELOW, (base + below - 1, base)).fetchone()
     if row is None:
-        return count, size
+        return count, size, below
     boundary, chunk = _both(row)
     end = boundary.pos + 1 if boundary.last < below else boundary.pos
     first = connection.execute(_FIRST, (base, end)).fetchone()
@@ -73,7 +73,8 @@ def remove_below(connection: sqlite3.Connection, base: int, head: int, below: in
     if boundary.last >= below:
         events, part = _measure(chunk, head, below)
         count, size = count + events, size + part
-    return count, size
+        below = min((row[0] for row in _rows_of(chunk) if row[0] >= below), default=below)
+    return count, size, below
 
 
 def remove_offsets(connection: sqlite3.Connection, base: int, head: int, offsets: Iterable[int]) -> Measure:
@@ -105,9 +106,12 @@ def _measure(chunk: Chunk, start: int, end: int) -> Measure:
     """The events of a chunk with these offsets."""
     if chunk.first >= end:
         return 0, 0
-    rows = chunk.rows() if chunk.is_sound() else [part.remains for part in chunk.parts()]
-    rows = [row for row in rows if start <= row[0] < end]
+    rows = [row for row in _rows_of(chunk) if start <= row[0] < end]
     return len(rows), row_bytes(rows) if rows else 0
+
+
+def _rows_of(chunk: Chunk) -> list[EventRow]:
+    return chunk.rows() if chunk.is_sound() else [part.remains for part in chunk.parts()]
 
 
 def _both(row: tuple[object, ...]) -> tuple[ChunkHead, Chunk]:

@@ -292,13 +292,11 @@ class SqliteWriter:
 
     def _remove(self, state: PartitionState, below: int, offsets: tuple[int, ...], removed: Removed) -> None:
         count, size, head = removed.get(state, (0, 0, state.head))
-        found = []
         if below > head:
-            found.append(remove_below(self._connection, state.base, head, below))
-            head = below
+            more, more_bytes, head = remove_below(self._connection, state.base, head, below)
+            count, size = count + more, size + more_bytes
         if offsets:
-            found.append(remove_offsets(self._connection, state.base, head, offsets))
-        for more, more_bytes in found:
+            more, more_bytes = remove_offsets(self._connection, state.base, head, offsets)
             count, size = count + more, size + more_bytes
         removed[state] = (count, size, head)
         self._connection.execute(
