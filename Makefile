@@ -11,6 +11,7 @@
 #   make mutants break the code on purpose, one fault at a time, and see that the tests notice
 #   make simulate  run the whole system under simulated faults with SEEDS seeds (500), on virtual time
 #   make fuzz    send a million random inputs to every face of a node, beside an innocent client
+#   make autobahn  run the cases of the Autobahn test suite on both WebSocket implementations (needs Python 2.7)
 #   make lowest  run the quick tests with the lowest versions that pyproject.toml allows
 #   make lock    write the hashes of the locked versions
 #   make release build the packages, check them, install them, and write the bill of materials into dist
@@ -25,15 +26,17 @@ DEV := $(VENV)/.installed-dev
 FUZZ := $(VENV)/.installed-fuzz
 LOWEST := $(VENV)/.installed-lowest
 RELEASE := $(VENV)/.installed-release
+AUTOBAHN := $(VENV)/.installed-autobahn
+PYTHON2 ?= python2.7
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # At a terminal pip shows each package as it comes; in a log it says nothing but errors.
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 3 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants simulate fuzz fuzz-openapi lowest lock release chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants simulate fuzz fuzz-openapi autobahn lowest lock release chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -19
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -20
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -95,6 +98,10 @@ fuzz: $(FUZZ)
 fuzz-openapi: $(FUZZ)
 	$(BIN)/python -m tests.fuzz.openapi $(VENV)/schemathesis/bin/schemathesis $(ARGS)
 
+# ARGS are the cases, as in "6.* 7.*"; all of them take some twenty minutes. The suite itself is a program for Python 2.7.
+autobahn: $(DEV) $(AUTOBAHN)
+	$(BIN)/python -m tests.autobahn $(VENV)/autobahn/bin/wstest $(ARGS)
+
 # What the lower bounds in pyproject.toml promise. Tests of outside tools (SDKs, web frameworks) skip themselves there.
 lowest: $(LOWEST)
 	$(VENV)/lowest/bin/python -m pytest $(PYTEST_ARGS) -m "not servers and not slow and not process" \
@@ -106,6 +113,8 @@ lock: $(BIN)/python
 # PYTHONS="python3.11 python3.12 python3.13" installs the packages with each of them.
 release: $(DEV) $(RELEASE)
 	$(BIN)/python -m tools.release dist $(PYTHONS)
+	@if command -v npm >/dev/null; then npm pack --silent --pack-destination dist ./src/mainspring/client; \
+	  else echo "npm is not installed: the JavaScript package is not made"; fi
 	$(VENV)/release/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	$(BIN)/python -m tools.requirements bill dist/mainspring.cdx.json
 
@@ -156,6 +165,14 @@ $(LOWEST): pyproject.toml requirements/dev.txt | $(BIN)/python
 	  ".[django,fast,mongo,nats,otel,postgres,pydantic,sqlalchemy,wasm]" editables hatchling hypothesis pytest pytest-asyncio \
 	  pytest-timeout pytest-xdist PyYAML trustme "opentelemetry-sdk<1.28"
 	@$(PIP) --python $(VENV)/lowest/bin/python install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(AUTOBAHN): | $(BIN)/python
+	@$(PYTHON2) --version || { echo "the Autobahn test suite needs Python 2.7: make autobahn PYTHON2=..."; exit 1; }
+	@rm -rf $(VENV)/autobahn $(VENV)/virtualenv
+	@$(PIP) install $(PIP_PROGRESS) --target $(VENV)/virtualenv virtualenv==20.21.1
+	@PYTHONPATH=$(VENV)/virtualenv $(BIN)/python -m virtualenv -q -p $(PYTHON2) $(VENV)/autobahn
+	@$(VENV)/autobahn/bin/pip install -q autobahntestsuite==25.10.1
 	@touch $@
 
 $(RELEASE): requirements/release.txt | $(BIN)/python

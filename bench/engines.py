@@ -19,7 +19,8 @@ better, 1.0 is as fast as `nats-py` by itself.
 - `cost`: processor time of an event on the node that took it and on one that follows, and messages per event: see
   `engines_cost.py`, which this one runs; `--cost` leaves out everything else.
 
-PostgreSQL: see `engines_postgres.py`, MongoDB: see `engines_mongo.py`; this one runs both, `--nats` leaves them out.
+PostgreSQL: see `engines_postgres.py` and `engines_postgres_work.py` (tasks, runs and several nodes, with Procrastinate
+and DBOS), MongoDB: see `engines_mongo.py`; this one runs all, `--nats` leaves them out, `--postgres` the others.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ import nats
 from nats.aio.msg import Msg
 from tests.support.nats_server import NatsServer
 
-from bench import bus, engines_cost, engines_mongo, engines_postgres
+from bench import bus, engines_cost, engines_mongo, engines_postgres, engines_postgres_work
 from bench.harness import Figures, alternate_async, medians, options, ratio, report
 from bench.peers import servers
 from mainspring.log import Append, Batch, Change, Log, Receipt, Result
@@ -290,13 +291,20 @@ async def measure_cost(place: Path, *, quick: bool) -> dict[str, Any]:
         server.kill()
 
 
+async def measure_postgres(*, quick: bool) -> dict[str, Any]:
+    figures = await engines_postgres.measure(quick=quick)
+    return figures | await engines_postgres_work.measure(quick=quick)
+
+
 async def measure(given: argparse.Namespace) -> Figures:
+    if given.postgres:
+        return {"postgres": await measure_postgres(quick=given.quick)}
     with tempfile.TemporaryDirectory() as made:
         place = Path(made)
         figures: Figures = {} if given.cost else {"nats": await measure_nats(place)}
         figures["cost"] = await measure_cost(place, quick=given.quick)
     if not (given.nats or given.cost):
-        figures["postgres"] = await engines_postgres.measure(quick=given.quick)
+        figures["postgres"] = await measure_postgres(quick=given.quick)
         figures["mongo"] = await engines_mongo.measure()
     return figures
 
@@ -306,7 +314,10 @@ if __name__ == "__main__":
         run(node(*sys.argv[2:4]))
     else:
         given = options(
-            __doc__, nats="leave PostgreSQL and MongoDB out", cost="only the processor time of an event on each node"
+            __doc__,
+            nats="leave PostgreSQL and MongoDB out",
+            postgres="only PostgreSQL",
+            cost="only the processor time of an event on each node",
         )
         if given.quick:
             ROUNDS, EVENTS = 2, 2_048  # the first round is left out of some figures

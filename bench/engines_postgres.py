@@ -1,10 +1,13 @@
-"""Publishing to a log in PostgreSQL, against plain `COPY` of the same rows on the same server with fsync.
+"""Publishing to a log in PostgreSQL, against `COPY` and `executemany` of the same rows on the same server with fsync.
 
 The plain side stores the same events in a table with the same key, in groups of the same size, each in a transaction of
 its own, one group after the other. It gets no order across writers, no compare-and-set, no dedupe and no news for other
 nodes. Rounds of both sides alternate, and the ratio is the median over pairs of rounds, so that a busy machine hits
 both. More is better, 1.0 is as fast as `COPY` alone.
 
+- `publish_ratio_to_copy`, `publish_ratio_to_executemany`: the log of a node in this process.
+- `through_a_node`: a client over the wire to a node in another process, many events under way, against the same `COPY`
+  and `executemany`, which have no such hop; client, node and server share the machine's cores.
 - `node_us`, `server_us`: processor time for each event, of this process and of the server's backends.
 - `follower_us`: of another node, in a process of its own, that only follows.
 - `one_event_p50_ms`: a publisher that waits for each acknowledgement.
@@ -16,17 +19,17 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import statistics
 import sys
-from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import asyncpg  # type: ignore[import-untyped]
 from tests.support.postgres import Postgres, running_postgres
 
+from bench import bus
 from bench.harness import ratio, spread
+from bench.peers import servers
 from mainspring.log import Append, Batch, Change, Log, Put, Receipt, Result, open_engine
 
 ROUNDS = 7
@@ -53,16 +56,18 @@ async def measure(*, quick: bool = False) -> dict[str, Any]:
         )
         assert follower.stdout is not None
         await follower.stdout.readline()
-        pairs, costs = await _rounds(server, plain, log, rounds, events)
+        pairs, slower, costs = await _rounds(server, plain, log, rounds, events)
         await log.commit(Batch([Put("bench", "end", b"")]))
         followed = json.loads(await follower.stdout.readline())
         await follower.wait()
         single = [await _publish_one(log, n) for n in range(20 if quick else 200)]
         await log.close()
+        through = await _through_a_node(server, plain, rounds, events)
         version = await plain.fetchval("SHOW server_version")
         await plain.close()
     return {
         "publish_ratio_to_copy": ratio(pairs, 2),
+        "publish_ratio_to_executemany": ratio(slower, 2),
         "spread": spread(pairs),
         "goal": 0.7,
         "events_per_second": int(events / statistics.median(through for _, through in pairs)),
@@ -70,6 +75,7 @@ async def measure(*, quick: bool = False) -> dict[str, Any]:
         "server_us": _us([of_server for _, of_server in costs], events),
         "follower_us": followed["us"],
         "one_event_p50_ms": round(1000 * statistics.median(single), 2),
+        "through_a_node": through,
         "conditions": {
             "server": f"PostgreSQL {version}, fsync on",
             "payload_bytes": len(PAYLOAD),
@@ -82,19 +88,44 @@ async def measure(*, quick: bool = False) -> dict[str, Any]:
 
 async def _rounds(
     server: Postgres, plain: Any, log: Log, rounds: int, events: int
-) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Seconds of both sides, and processor seconds of node and server."""
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]], list[tuple[float, float]]]:
+    """Seconds of both sides, with `COPY` and with `executemany`, and processor seconds of node and server."""
     pairs: list[tuple[float, float]] = []
+    slower: list[tuple[float, float]] = []
     costs: list[tuple[float, float]] = []
     for number in range(rounds + 1):
-        direct = await _copy(plain, number * events, events)
+        direct = await _copy(plain, 2 * number * events, events)
+        many = await _execute_many(plain, (2 * number + 1) * events, events)
         before = (process_time(), _server_s(server))
         through = await _publish(log, number * events, events)
         after = (process_time(), _server_s(server))
         if number:  # the first pair warms both sides up
             pairs.append((direct, through))
+            slower.append((many, through))
             costs.append((after[0] - before[0], after[1] - before[1]))
-    return pairs, costs
+    return pairs, slower, costs
+
+
+async def _through_a_node(server: Postgres, plain: Any, rounds: int, events: int) -> dict[str, Any]:
+    """Over the wire, in turns with the plain sides."""
+    await plain.execute("TRUNCATE plain")
+    found: list[tuple[float, float, float, float, float]] = []
+    async with servers.node(MAINSPRING_ENGINE=f"{server.url('postgres')}?schema=wire") as node:
+        for number in range(rounds + 1):
+            direct = await _copy(plain, 2 * number * events, events)
+            many = await _execute_many(plain, (2 * number + 1) * events, events)
+            before = (servers.cpu_s(node.process.pid), _server_s(server))
+            through = events / await bus.publish_ours(node.port, events)
+            used = servers.cpu_s(node.process.pid) - before[0]
+            found.append((direct, many, through, used, _server_s(server) - before[1]))
+    found = found[1:]
+    return {
+        "ratio_to_copy": ratio((one[0], one[2]) for one in found),
+        "ratio_to_executemany": ratio((one[1], one[2]) for one in found),
+        "events_per_second": int(events / statistics.median(one[2] for one in found)),
+        "node_us": _us([one[3] for one in found], events),
+        "server_us": _us([one[4] for one in found], events),
+    }
 
 
 def _us(seconds: list[float], events: int) -> float:
@@ -102,24 +133,26 @@ def _us(seconds: list[float], events: int) -> float:
 
 
 def _server_s(server: Postgres) -> float:
-    """Processor time of the server's backends so far."""
-    postmaster = int((server.folder / "data" / "postmaster.pid").read_text().split()[0])
-    total = 0
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = status.read_text().rpartition(")")[2].split()
-        except OSError:  # it has just ended
-            continue
-        if int(fields[1]) == postmaster:
-            total += int(fields[11]) + int(fields[12])
-    return total / os.sysconf("SC_CLK_TCK")
+    """Processor time of the server so far."""
+    return servers.cpu_s(int((server.folder / "data" / "postmaster.pid").read_text().split()[0]))
+
+
+def _rows(first: int) -> list[tuple[Any, ...]]:
+    return [("bench", 0, n + 1, _id(n), TS, f"k{n % 100}", PAYLOAD) for n in range(first, first + GROUP)]
+
+
+async def _execute_many(plain: Any, first: int, count: int) -> float:
+    start = perf_counter()
+    for group in range(first, first + count, GROUP):
+        async with plain.transaction():
+            await plain.executemany("INSERT INTO plain VALUES ($1, $2, $3, $4, $5, $6, $7)", _rows(group))
+    return perf_counter() - start
 
 
 async def _copy(plain: Any, first: int, count: int) -> float:
     start = perf_counter()
     for group in range(first, first + count, GROUP):
-        rows = [("bench", 0, n + 1, _id(n), TS, f"k{n % 100}", PAYLOAD) for n in range(group, group + GROUP)]
-        await plain.copy_records_to_table("plain", records=rows)
+        await plain.copy_records_to_table("plain", records=_rows(group))
     return perf_counter() - start
 
 

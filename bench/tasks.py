@@ -27,7 +27,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +50,10 @@ class Contest:
         self._command = command
         self._env = env
         self._folder = folder
+        self.others: list[int] = []  # processes that are neither workers nor this one, and belong to it
 
     @contextlib.contextmanager
-    def workers(self) -> Any:
+    def workers(self) -> Iterator[subprocess.Popen[bytes]]:
         env = {**os.environ, **self._env, "BENCH_COUNTS": str(self._folder), "PYTHONPATH": _path()}
         with open(self._folder / "log.txt", "ab") as log:
             process = subprocess.Popen(self._command, env=env, stdout=log, stderr=log, start_new_session=True)
@@ -85,9 +86,9 @@ def _path() -> str:
 
 
 @contextlib.asynccontextmanager
-async def ours() -> AsyncIterator[Contest]:
+async def ours(engine: str = "sqlite") -> AsyncIterator[Contest]:
     with tempfile.TemporaryDirectory(prefix="ms-bench-") as made:
-        async with peers.node() as node:
+        async with peers.node(MAINSPRING_ENGINE=engine) as node:
             url = f"ws://127.0.0.1:{node.port}"
             async with connect(url) as bus:
                 app = work.make_app()
@@ -97,7 +98,9 @@ async def ours() -> AsyncIterator[Contest]:
                     await app.tasks.get("nothing").enqueue_many((n,) for n in range(count))
 
                 command = [sys.executable, "-m", "mainspring", "worker", "bench.peers.task_workers:app", "--url", url]
-                yield Contest(enqueue, [*command, "--concurrency", "256"], {}, Path(made))
+                contest = Contest(enqueue, [*command, "--concurrency", "256"], {}, Path(made))
+                contest.others = [node.process.pid]
+                yield contest
 
 
 @contextlib.asynccontextmanager

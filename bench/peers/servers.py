@@ -118,6 +118,19 @@ async def _listening(port: int) -> None:
     raise RuntimeError(f"nothing listens on port {port}")
 
 
+def cpu_s(pid: int) -> float:
+    """Processor time of a process and of what it started, what has ended included."""
+    total, found = 0, {pid}
+    for status in sorted(Path("/proc").glob("[0-9]*/stat"), key=lambda path: int(path.parent.name)):
+        with contextlib.suppress(OSError):  # it has just ended
+            fields = status.read_text().rpartition(")")[2].split()
+            own = int(status.parent.name)
+            if own in found or int(fields[1]) in found:
+                found.add(own)
+                total += sum(int(field) for field in fields[11:15])  # user, system, and both of its ended children
+    return total / os.sysconf("SC_CLK_TCK")
+
+
 def fsync_us(rounds: int = 400) -> float:
     """One append of 4 KiB and fsync on the disk that the nodes use: the median."""
     with tempfile.TemporaryDirectory(prefix="ms-bench-") as folder:

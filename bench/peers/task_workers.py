@@ -1,8 +1,9 @@
-"""The same task that does nothing, in three queues, and a count of how often it ran that any process can read.
+"""The same task that does nothing, in five queues, and a count of how often it ran that any process can read.
 
 Imported by the workers themselves: `mainspring worker bench.peers.task_workers:app`, `celery -A
-bench.peers.task_workers`, `taskiq worker bench.peers.task_workers:stream`. Each worker process counts in a file of its
-own, because counting must not be what is measured.
+bench.peers.task_workers`, `taskiq worker bench.peers.task_workers:stream`, `procrastinate --app
+bench.peers.task_workers.procrastinate worker`; a worker of DBOS is `python -m bench.peers.task_workers`. Each worker
+process counts in a file of its own, because counting must not be what is measured.
 """
 
 from __future__ import annotations
@@ -10,23 +11,27 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 FOLDER = Path(os.environ.get("BENCH_COUNTS", "."))
 REDIS = os.environ.get("BENCH_REDIS", "redis://127.0.0.1:6379")
+POSTGRES = os.environ.get("BENCH_POSTGRES", "")
 _count: mmap.mmap | None = None
+_counting = threading.Lock()  # DBOS runs workflows in threads
 
 
 def ran() -> None:
     """Count one run of this process."""
     global _count
-    if _count is None:
-        file = os.open(FOLDER / f"count.{os.getpid()}", os.O_RDWR | os.O_CREAT)
-        os.ftruncate(file, 8)
-        _count = mmap.mmap(file, 8)
-    struct.pack_into("<q", _count, 0, struct.unpack_from("<q", _count, 0)[0] + 1)
+    with _counting:
+        if _count is None:
+            file = os.open(FOLDER / f"count.{os.getpid()}", os.O_RDWR | os.O_CREAT)
+            os.ftruncate(file, 8)
+            _count = mmap.mmap(file, 8)
+        struct.pack_into("<q", _count, 0, struct.unpack_from("<q", _count, 0)[0] + 1)
 
 
 def runs(folder: Path) -> int:
@@ -76,6 +81,34 @@ def make_taskiq(kind: str) -> Any:
     return made
 
 
+def make_procrastinate() -> Any:
+    from procrastinate import App, PsycopgConnector
+
+    made: Any = App(connector=PsycopgConnector(conninfo=POSTGRES, max_size=20))
+
+    @made.task(name="nothing")  # type: ignore[untyped-decorator]
+    async def nothing(n: int) -> None:
+        ran()
+
+    return made
+
+
+def dbos_worker() -> None:
+    """A worker of DBOS; it looks for work a hundred times a second, because its usual second would be the figure."""
+    from dbos import DBOS
+
+    config: Any = {"name": "bench", "system_database_url": POSTGRES, "log_level": "ERROR", "application_version": "1"}
+    DBOS(config=config | {"run_admin_server": False})
+
+    @DBOS.workflow(name="nothing")
+    def nothing(_: int) -> None:
+        ran()
+
+    DBOS.launch()
+    DBOS.register_queue("work", polling_interval_sec=0.01)
+    threading.Event().wait()
+
+
 def __getattr__(name: str) -> Any:
     """Each worker asks for its own; nobody pays for the others."""
     makers: dict[str, Callable[[], Any]] = {
@@ -83,9 +116,14 @@ def __getattr__(name: str) -> Any:
         "celery": make_celery,
         "stream": lambda: make_taskiq("stream"),
         "list": lambda: make_taskiq("list"),
+        "procrastinate": make_procrastinate,
     }
     if name not in makers:
         raise AttributeError(name)
     value = makers[name]()
     globals()[name] = value
     return value
+
+
+if __name__ == "__main__":
+    dbos_worker()

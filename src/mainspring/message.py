@@ -139,7 +139,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 class _FloatMetadata(Metadata, frozen=True):
-    timestamp: Annotated[float, msgspec.Meta(ge=0)]  # type: ignore[assignment]
+    timestamp: float  # type: ignore[assignment]
 
 
 class _FloatMessage(Message, frozen=True):
@@ -203,8 +203,11 @@ def is_type(text: str) -> bool:
     return True
 
 
-def parse(line: bytes) -> Message:
-    """One line as a message. Raises `NotJson` or `NotAMessage`; their texts are safe to send back."""
+def parse(line: bytes, *, any_timestamp: bool = False) -> Message:
+    """One line as a message. Raises `NotJson` or `NotAMessage`; their texts are safe to send back.
+
+    With `any_timestamp` every number is one, and counts as whole milliseconds from 0: 1.5 is 1, and -1 is 0.
+    """
     try:
         if not line.isascii():
             str(line, "utf-8")
@@ -212,7 +215,8 @@ def parse(line: bytes) -> Message:
             raise NotJson(_TOO_DEEP)
         message = _parse(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        whole = _whole_timestamp(line) if str(error).endswith("`$.metadata.timestamp`") else None
+        about_time = str(error).endswith("`$.metadata.timestamp`")
+        whole = _whole_timestamp(line, any_timestamp) if about_time else None
         if whole is None:
             raise _refusal(line, error) from None
         message = whole
@@ -223,16 +227,17 @@ def parse(line: bytes) -> Message:
     return message
 
 
-def _whole_timestamp(line: bytes) -> Message | None:
-    """A message whose timestamp is a whole number that was written as 1.0 or 1e3; None for any other mistake."""
+def _whole_timestamp(line: bytes, any_timestamp: bool) -> Message | None:
+    """A message whose timestamp is a whole number that was written as 1.0 or 1e3, or any; None for other mistakes."""
     try:
         message = _parse_float(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     members = {name: getattr(message.metadata, name) for name in Metadata.__struct_fields__}
-    if not float(members["timestamp"]).is_integer():
+    timestamp = float(members["timestamp"])
+    if not any_timestamp and not (timestamp >= 0 and timestamp.is_integer()):
         return None
-    members["timestamp"] = int(members["timestamp"])
+    members["timestamp"] = max(0, int(timestamp))
     return Message(message.kind, message.type, message.raw, Metadata(**members))
 
 

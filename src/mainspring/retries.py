@@ -118,6 +118,11 @@ def is_worth_retrying(error: Exception, retry_on: Errors, give_up_on: Errors) ->
 
 def retries_of(given: RetryOptions) -> Retries:
     """Raises ValueError or BadDuration for what cannot be."""
+    for name in given.keys() - RetryOptions.__annotations__.keys():
+        from difflib import get_close_matches  # only here: most programs make no mistake
+
+        near = get_close_matches(name, RetryOptions.__annotations__, 1)
+        raise ValueError(f"there is no option {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     max_attempts, timeout = given.get("max_attempts"), given.get("timeout")
     if max_attempts is not None and max_attempts < 1:
         raise ValueError("max_attempts is 1 or more")

@@ -52,6 +52,10 @@ class Settings:
     kernel_socket: str = setting(
         "", "Path of the NDJSON socket. Empty: kernel.sock in $XDG_RUNTIME_DIR/mainspring, or with the data."
     )
+    kernel_tcp: str = setting(
+        "",
+        "NDJSON over TCP: a port of this machine, or HOST:PORT, which needs tokens beyond loopback. Empty: none.",
+    )
     loop_socket: str = setting(
         "", "Path of the ZCL1 socket of sys/loop. Empty: loop.sock in $XDG_RUNTIME_DIR/mainspring, or with the data."
     )

@@ -5,6 +5,7 @@ Times are those of the settings, made short; what is awaited is that the node en
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from mainspring.server.connections import Connection, Connections
+from mainspring.settings import Settings
 from tests.support.serving import PATIENCE_S
 from tests.support.victim import NOBODY, OPS, PUBLISHER, Victim, attacked
 
@@ -53,6 +56,47 @@ def test_silent_connections_leave_room_for_everybody_else(tmp_path: Path) -> Non
             peer.sendall(b"this is no message\n")
             assert b"error" in peer.recv(65536)
         assert "descriptors" in node.errors()
+
+
+class Peer(asyncio.Transport):
+    """The transport of a connection from another machine, which a test on one machine cannot make."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__({"peername": (address, 1)})
+        self.answer = b""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.answer += data
+
+    def close(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("addresses", "taken"),
+    [
+        (["203.0.113.7"] * 6, 3),
+        (["::ffff:203.0.113.7", "203.0.113.7"] * 3, 3),
+        ([f"2001:db8::{number}" for number in range(1, 7)], 3),  # whoever has one address has its whole network
+        ([f"203.0.113.{number}" for number in range(1, 7)], 6),
+        (["127.0.0.1", "::1"] * 3, 6),  # a proxy may be there
+    ],
+)
+async def test_connections_of_one_address_have_a_bound_before_any_token_is_read(
+    addresses: list[str], taken: int
+) -> None:
+    connections = Connections(Settings(max_address_connections=3))
+    made: list[tuple[Connection, Peer]] = []
+    for address in addresses:
+        made.append((Connection(connections, asyncio.Protocol()), Peer(address)))
+        made[-1][0].connection_made(made[-1][1])
+    refused = [peer.answer.split(b"\r\n")[0] for _, peer in made if peer.answer]
+    assert refused == [b"HTTP/1.1 429 Too Many Requests"] * (len(addresses) - taken)
+    assert connections.closed["address"] == len(refused)
+    for connection, _ in made:
+        connection.connection_lost(None)
+    again = Peer(addresses[-1])
+    Connection(connections, asyncio.Protocol()).connection_made(again)
+    assert again.answer == b"", "there is room again"
 
 
 @pytest.fixture(scope="module")

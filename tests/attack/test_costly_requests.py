@@ -11,11 +11,22 @@ import pytest
 
 from tests.support.victim import NOBODY, OPS, PUBLISHER, READER, Victim, attacked
 
+SHOP = """
+from mainspring import App
+
+app = App("shop")
+
+@app.run
+async def fulfil(order, perform):
+    return order
+"""
+
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     folder: Path = tmp_path_factory.mktemp("node")
-    with attacked(folder) as victim:
+    (folder / "shop.py").write_text(SHOP)
+    with attacked(folder, "shop:app") as victim:
         schema = {"type": "object", "properties": {"n": {"type": "integer"}, "kind": {"enum": ["a", "b"]}}}
         assert victim.ask("POST", "/schemas/orders.paid", {"schema": schema}, OPS).status == 201
         yield victim
@@ -148,6 +159,32 @@ def test_comparing_two_schemas_of_the_same_hostile_kind(node: Victim) -> None:
         answer = node.ask("POST", "/schemas/orders.deep", {"schema": _nested(40, {"type": "integer"})}, OPS)
     assert answer.status == 409
     assert answer.json["differences"]
+
+
+# -- long lists of what is asked for
+
+
+@pytest.mark.parametrize("type", ["Run.List", "Run.Count"])
+def test_naming_many_runs(node: Victim, type: str) -> None:
+    def ask(kind: str, type: str, data: object) -> int:
+        return node.ask("POST", "/messages", {"kind": kind, "type": type, "data": data}, OPS).status
+
+    assert ask("command", "Run.Start", {"program": "fulfil", "args": ["pen"], "id": f"r-{type}"}) == 200
+    ids = [f"{number:x}" for number in range(40_000)] + [f"r-{type}"] * 40_000
+    with node.spending_at_most(4.0):
+        assert ask("query", type, {"ids": ids}) == 200
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "discard"])
+def test_naming_many_calls_of_a_task(node: Victim, verb: str) -> None:
+    for topic in ("results", "control", "mail"):
+        assert node.ask("POST", "/topics", {"topic": f"tasks.shop.{topic}"}, OPS).status in (200, 201)
+    lines, headers = b'{"payload":{"args":[1]}}\n' * 2_000, {"Content-Type": "application/x-ndjson"}
+    assert node.ask("POST", "/topics/tasks.shop.mail/events", lines, OPS, headers=headers).status == 201
+    ids = [f"{number:x}" for number in range(300_000)]
+    with node.spending_at_most(5.0, grows_mb=400):
+        answer = node.ask("POST", f"/tasks/shop.mail/{verb}", {"ids": ids}, OPS)
+    assert (answer.status, answer.json["count"], len(answer.json["refused"])) == (200, 0, 300_000)
 
 
 # -- bodies that grow when they are read

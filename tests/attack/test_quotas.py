@@ -150,10 +150,13 @@ async def test_bytes_count_too() -> None:
         assert (await here.post("/topics/t/events", {"payload": 1}, ADMIN)).status == 201
 
 
-async def test_refusals_are_counted() -> None:
+async def test_refusals_are_counted_and_the_log_says_once_who_it_is(caplog: pytest.LogCaptureFixture) -> None:
     async with node(quota_topics=1) as here, here.socket(WORKER) as socket:
         for number in range(4):
             await socket.publish(f"t{number}")
+        said = [each.getMessage() for each in caplog.records if each.name == "mainspring.bus.quotas"]
+        told = "agent 'worker' has 1 topics made, and may have 1; use fewer, or raise quota_topics"
+        assert said == [f"requests are refused: {told}"]
         assert (await here.get("/stats", ADMIN)).json["refused"] == {"topics": 3}
         metrics = (await here.get("/metrics", ADMIN)).body
         assert b'mainspring_quota_refusals_total{quota="topics"} 3.0' in metrics

@@ -305,15 +305,15 @@ class Arena:
 
     async def _kill_server(self) -> None:
         number = self._server("kill")
-        self._servers.kill(number)
+        await asyncio.to_thread(self._servers.kill, number)
         await asyncio.sleep(self._random.uniform(0.2, 3))
-        self._servers.restart(number)
+        await asyncio.to_thread(self._servers.restart, number)
 
     async def _pause_server(self) -> None:
         number = self._server("pause")
-        self._servers.pause(number)
+        await asyncio.to_thread(self._servers.pause, number)
         await asyncio.sleep(self._random.uniform(1, 4))
-        self._servers.resume(number)
+        await asyncio.to_thread(self._servers.resume, number)
 
     async def _lose_majority(self) -> None:
         """Nothing can be stored for a while; a group begins meanwhile."""
@@ -322,13 +322,13 @@ class Arena:
         first = self._server("kill two from")
         numbers = (first, (first + 1) % len(self._servers.places))
         for number in numbers:
-            self._servers.kill(number)
+            await asyncio.to_thread(self._servers.kill, number)
         if self._late < MOST_LATE:
             self._late += 1
             self._working.start(self._consume_late(f"late-{self._late}"))
         await asyncio.sleep(self._random.uniform(1, 4))
         for number in numbers:
-            self._servers.restart(number)
+            await asyncio.to_thread(self._servers.restart, number)
 
     async def _edit_log(self) -> None:
         if await self._servers.edit(wrongly=True):

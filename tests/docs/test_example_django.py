@@ -1,4 +1,7 @@
-"""The Django example as its README says: rows and events are one transaction, and the admin has the links."""
+"""The Django example as its README says: rows and events are one transaction, and the admin has the links.
+
+On SQLite with Django's own server, and on a real PostgreSQL under `gunicorn --preload`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
 import pytest
 
 from tests.support.nats_server import free_port
 from tests.support.paths import ROOT
+from tests.support.postgres import shared_postgres
 from tests.support.processes import eventually
 from tests.support.serving import PATIENCE_S, clean_environment
 
@@ -39,7 +44,7 @@ def manage(environment: dict[str, str], *arguments: str) -> str:
 
 @contextmanager
 def running(environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "manage.py", *arguments], cwd=EXAMPLE, env=environment)
+    process = subprocess.Popen([sys.executable, *arguments], cwd=EXAMPLE, env=environment)
     try:
         yield process
     finally:
@@ -47,11 +52,37 @@ def running(environment: dict[str, str], *arguments: str) -> Iterator[subprocess
         process.wait(PATIENCE_S)
 
 
-def test_an_order_and_its_event_are_one_transaction(environment: dict[str, str]) -> None:
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator[str]:
+    if request.param == "sqlite":
+        yield "sqlite"
+        return
+    server, name = shared_postgres(), f"django_{os.getpid()}"
+    with psycopg.connect(server.url("postgres"), autocommit=True) as sql:
+        sql.execute(f"CREATE DATABASE {name}")
+        environment["DATABASE_URL"] = server.url(name)
+        yield "postgresql"
+        sql.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def test_an_order_and_its_event_are_one_transaction(environment: dict[str, str], database: str) -> None:
     manage(environment, "migrate", "-v", "0")
     assert "No changes detected" in manage(environment, "makemigrations", "--check", "--dry-run")
     url = f"http://127.0.0.1:{(port := free_port())}"
-    with running(environment, "runserver", "--noreload", f"127.0.0.1:{port}"), httpx.Client(timeout=30) as web:
+    served = ["manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"]
+    if database == "postgresql":
+        served = [
+            "-m",
+            "gunicorn",
+            "--preload",
+            "--no-control-socket",
+            "-w",
+            "2",
+            "-b",
+            f"127.0.0.1:{port}",
+            "shop.wsgi",
+        ]
+    with running(environment, *served), httpx.Client(timeout=30) as web:
 
         def answers() -> bool:
             try:
@@ -68,14 +99,18 @@ def test_an_order_and_its_event_are_one_transaction(environment: dict[str, str])
         assert (first.status_code, first.json()) == (201, {"order": 1})
         assert web.post(f"{url}/orders", json={"customer": "bob", "sku": "gone"}).status_code == 500
         assert state(1) == "placed"  # there is no node yet: the event waits with its order
-        with running(environment, "mainspring") as node:
+        with running(environment, "manage.py", "mainspring") as node:
             eventually(lambda: state(1) == "billed", "the first order to be billed")
             assert web.get(f"{url}/count").json() == {"orders": 1}
             node.kill()
-        assert web.post(f"{url}/orders", json={"customer": "eve", "sku": "cup"}).status_code == 201
-        with running(environment, "mainspring"):
-            eventually(lambda: state(2) == "billed", "the second order to be billed")
+        second = web.post(f"{url}/orders", json={"customer": "eve", "sku": "cup"})
+        assert second.status_code == 201
+        with running(environment, "manage.py", "mainspring"):
+            eventually(lambda: state(second.json()["order"]) == "billed", "the second order to be billed")
             assert web.get(f"{url}/count").json() == {"orders": 2}  # the client found the new node
+        if database == "postgresql":
+            waits = "from mainspring.contrib.django.models import OutboxEvent; print(OutboxEvent.objects.count())"
+            assert manage(environment, "shell", "-v", "0", "-c", waits).strip() == "0"  # nothing had to be carried
 
 
 ADMIN = """

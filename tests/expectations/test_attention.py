@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -31,7 +32,7 @@ def shop() -> App:
             raise Fail(402, "card declined")
         return card
 
-    @app.consumer("orders", retries=0)
+    @app.consumer("orders", max_attempts=1)
     async def bill(event: Event[Any]) -> None:
         if event.payload == "broken":
             raise ValueError("cannot be billed")
@@ -99,6 +100,36 @@ async def test_a_group_is_behind_when_its_oldest_event_waits_for_long(start: Sta
             assert (alone["oldest"], alone["lag"], alone["members"]) == (event.ts, 1, 1)
             await event.ack()
             await node.until(lambda: _is(node, {}))
+
+
+async def test_calls_that_run_long_or_are_retried_later_are_not_behind_and_those_nobody_takes_are(start: Start) -> None:
+    app = App("shop")
+    done = asyncio.Event()
+
+    @app.task(concurrency=1)
+    async def render() -> None:
+        await done.wait()
+
+    @app.task(backoff="1h", max_backoff="1h")
+    async def flaky() -> None:
+        raise OSError("later")
+
+    async with start(app, behind_ms=1, history_interval_ms=100) as node:
+        first = await render.enqueue()
+        await flaky.enqueue()
+
+        async def both_begun() -> bool:
+            states = {each["task"]: (each["running"], each["retrying"]) for each in await node.bus.tasks()}
+            return states == {"shop.render": (1, 0), "shop.flaky": (0, 1)}
+
+        await node.until(both_begun)
+        assert await needs(node) == {}
+        for _ in range(10):  # more than a worker holds
+            await render.enqueue()
+        await node.until(lambda: _is(node, {"groups": 1}))
+        done.set()
+        await first.result("30s")
+        await node.until(lambda: _is(node, {}))
 
 
 async def test_the_lag_of_a_group_is_known_over_time_and_after_a_restart(start: Start) -> None:

@@ -117,3 +117,14 @@ def test_handlers_that_disagree_are_named_with_their_lines() -> None:
         app.capabilities()
     for function in (place, cancel):
         assert f"{__file__}:{function.__code__.co_firstlineno}" in caught.value.message
+
+
+def test_an_option_that_does_not_exist_is_refused_and_the_likely_one_is_named() -> None:
+    app = App("shop")
+    with pytest.raises(MainspringError, match="there is no option 'max_attempt'; did you mean 'max_attempts'"):
+        app.consumer("orders", max_attempt=1)(_nothing)  # type: ignore[call-arg]
+    with pytest.raises(MainspringError, match="there is no option 'again'"):
+        app.every("1h", again=True)(_nothing)  # type: ignore[call-arg]
+
+
+async def _nothing(event: Event[Any]) -> None: ...

@@ -2,7 +2,7 @@
 
 - the tasks there are, and how many calls of each wait, run, are retried, done, failed and cancelled
 - the newest calls first, with arguments, attempts, result or error; those in one state; page by page
-- one call by its id
+- one call by its id; how long its last attempt took, and how long a task takes on average
 - what failed can be retried or discarded, one by one or all; what is open can be cancelled, also before it is due
 - the same from a handler's messages, a client, and HTTP
 """
@@ -106,7 +106,7 @@ async def test_calls_are_listed_newest_first_with_arguments_result_and_error(sta
 async def test_a_running_call_shows_its_progress_and_a_retried_one_its_next_time(start: Start) -> None:
     app, state = shop()
     async with start(app) as node:
-        await state["render"].enqueue(7)
+        rendered = await state["render"].enqueue(7)
         await state["flaky"].enqueue(1)
 
         async def reported() -> Any:
@@ -118,6 +118,14 @@ async def test_a_running_call_shows_its_progress_and_a_retried_one_its_next_time
         (again,) = await calls(node, "flaky", state="retrying")
         assert again["nextMs"] > again["created"]
         assert "later" in again["error"]
+        assert again["durationMs"] >= 0
+        assert "durationMs" not in running
+        state["go"].set()
+        await rendered.result("30s")
+        done = await node.bus.task_call("render", rendered.id)
+        assert 0 <= done["durationMs"] <= done["updated"] - done["created"] + 1_000
+        task = next(each for each in await node.bus.tasks() if each["task"] == "shop.render")
+        assert task["duration"] == {"meanMs": done["durationMs"], "longestMs": done["durationMs"]}
 
 
 async def test_what_failed_is_retried_with_all_its_attempts(start: Start) -> None:

@@ -22,7 +22,7 @@ async def checkout(order: int, perform: Perform) -> int:
     return order
 
 
-@app.consumer("orders", group="billing", retries=0)
+@app.consumer("orders", group="billing", max_attempts=1)
 async def bill(event: Event[Any]) -> None:
     if not is_mended():
         raise ValueError("the ledger is closed")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import functools
 import itertools
 import json
+import random
+import socket
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import make_dataclass
 from pathlib import Path
@@ -16,10 +19,15 @@ from types import SimpleNamespace
 from typing import Any, Literal, Union
 
 from mainspring import App, RestartPolicy
+from mainspring.bus import Bus
 from mainspring.kernel import Capability, Kernel
+from mainspring.log import Log, open_engine
 from mainspring.loop import VirtualClock, run_virtual
 from mainspring.message import Message
+from mainspring.server import Connections
 from mainspring.server.ndjson import NdjsonServer
+from mainspring.server.ndjson_port import NdjsonPort, listen_address
+from mainspring.settings import Settings
 
 START_MS = 1_000_000
 WALL_MS = 1_767_910_000_000
@@ -140,28 +148,51 @@ class Client:
 
 
 class Site:
-    """A kernel behind its socket."""
+    """A kernel behind its socket, or behind its port."""
 
-    def __init__(self, kernel: Kernel, server: NdjsonServer) -> None:
+    def __init__(self, kernel: Kernel, server: NdjsonServer | NdjsonPort) -> None:
         self.kernel, self.server = kernel, server
         self._clients: list[Client] = []
 
     async def connect(self) -> Client:
-        client = Client(*await asyncio.open_unix_connection(str(self.server.path), limit=1 << 20))
+        if isinstance(self.server, NdjsonServer):
+            client = Client(*await asyncio.open_unix_connection(str(self.server.path), limit=1 << 20))
+        else:
+            client = Client(*await asyncio.open_connection(*listen_address(self.server.address[6:]), limit=1 << 20))
         self._clients.append(client)
         return client
+
+    @contextlib.contextmanager
+    def raw_socket(self) -> Iterator[socket.socket]:
+        """A connection without a reader; it does not block."""
+        if isinstance(self.server, NdjsonServer):
+            family, place = socket.AF_UNIX, str(self.server.path)
+        else:
+            family, place = socket.AF_INET, listen_address(self.server.address[6:])
+        with socket.socket(family, socket.SOCK_STREAM) as raw:
+            raw.connect(place)
+            raw.setblocking(False)
+            yield raw
 
     async def close_clients(self) -> None:
         for client in self._clients:
             client.writer.close()
 
 
+FACE = contextvars.ContextVar("FACE", default="unix")
+
+
 @asynccontextmanager
 async def served(app: App, clock: VirtualClock, **options: Any) -> AsyncIterator[Site]:
-    """A running kernel with a socket; unix socket paths are short, so it gets a folder of its own."""
+    """A running kernel with a socket, or a port (FACE); socket paths are short, so it gets a folder of its own."""
     with tempfile.TemporaryDirectory(prefix="ms-") as folder:
         async with booted(app, clock, **options) as kernel:
-            server = NdjsonServer(kernel, Path(folder) / "run" / "k.sock")
+            server: NdjsonServer | NdjsonPort = NdjsonServer(kernel, Path(folder) / "run" / "k.sock")
+            if FACE.get() == "tcp":
+                settings = Settings(engine="memory")
+                log = Log(open_engine("memory", folder, clock))
+                bus = Bus(log, clock, kernel.loop, settings=settings, new_id=kernel.ids, random=random.random)
+                server = NdjsonPort(kernel, bus, ("127.0.0.1", 0), Connections(settings))
             await server.start()
             site = Site(kernel, server)
             try:

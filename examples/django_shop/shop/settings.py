@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 BASE_DIR = Path(os.environ.get("SHOP_DATA", Path(__file__).parent.parent))
 SECRET_KEY = "only for this example"
@@ -11,7 +12,14 @@ ROOT_URLCONF = "shop.urls"
 USE_TZ = True
 STATIC_URL = "static/"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "shop.sqlite3"}}
+DATABASE_URL = os.environ.get("DATABASE_URL", "")  # postgresql://USER:PASSWORD@HOST:PORT/NAME
+if DATABASE_URL:
+    place = urlsplit(DATABASE_URL)
+    default = {"ENGINE": "django.db.backends.postgresql", "NAME": place.path[1:], "HOST": place.hostname}
+    default |= {"PORT": place.port or 5432, "USER": place.username, "PASSWORD": place.password or ""}
+else:
+    default = {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE_DIR / "shop.sqlite3"}
+DATABASES = {"default": default}
 INSTALLED_APPS = [
     "django.contrib.admin",
     "django.contrib.auth",
@@ -45,3 +53,5 @@ MAINSPRING = {
     "data": str(BASE_DIR / "data"),
     "port": int(os.environ.get("SHOP_NODE_PORT", "7070")),
 }
+if DATABASE_URL:
+    MAINSPRING["engine"] = DATABASE_URL  # the log is in the same database: `publish` writes straight into it

@@ -7,6 +7,7 @@ front of them. `running` makes this process the node, or a client of the process
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
@@ -83,6 +84,20 @@ class AppVerbs:
             "publish", topic, payload, key=key, headers=headers, id=id, **options
         )
         return found
+
+    @overload
+    def follow(
+        self,
+        topic: str,
+        *,
+        since: Literal["latest", "beginning"] | datetime | timedelta = "latest",
+        type: builtins.type[T],
+    ) -> AsyncIterator[StoredEvent[T]]: ...
+
+    @overload
+    def follow(
+        self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
+    ) -> AsyncIterator[StoredEvent[Any]]: ...
 
     @documented_by(NodeVerbs.follow)
     def follow(

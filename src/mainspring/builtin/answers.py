@@ -36,8 +36,17 @@ class Messages:
     message's data. Errors of that part become refusals, with the status of their code.
     """
 
-    def __init__(self, capability: str, description: str) -> None:
-        self._capability = Capability(capability, description)
+    def __init__(
+        self,
+        capability: str,
+        description: str,
+        *,
+        concurrency: int = 1,
+        key: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """`concurrency` messages are answered at a time; of those with the same `key`, one."""
+        self._capability = Capability(capability, description, concurrency=concurrency)
+        self._key = key
         self._declared: list[tuple[Handler, Callable[[Any], Any] | None]] = []
 
     def __call__(
@@ -60,7 +69,7 @@ class Messages:
             if gives:
                 name, _, member = gives.partition(".")
                 output = msgspec.defstruct(name, [(member, output)])
-            handler = Handler(kind, type, function, inspect.getdoc(function) or "", data, output)
+            handler = Handler(kind, type, function, inspect.getdoc(function) or "", data, output, key=self._key)
             self._declared.append((handler, output if gives else None))
             return function
 

@@ -1,7 +1,8 @@
 """Event: a client that wants events says which.
 
 Without it a connection only carries replies and errors. A subscription belongs to its connection and ends with it. A
-client that reads too slowly misses events rather than making anyone wait; it is told how many.
+client that reads too slowly misses events rather than making anyone wait; it is told how many. A token hears events of
+the types that it may query (`query:Stock.*`).
 
 Handlers of an event are called on the node where it happened, and nowhere else: what they do must be done once. But a
 connection that subscribed to events does not know, and need not know, which node something happened on. So events that
@@ -16,7 +17,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from mainspring.builtin.answers import Messages, about
+from mainspring.builtin.answers import Messages, about, caller_of
 from mainspring.kernel import Capability, Context, Fail, Kernel
 from mainspring.log import Change, Log
 
@@ -65,7 +66,8 @@ def _patterns_of(kernel: Kernel, ctx: Context, given: list[str]) -> list[str]:
 
 def _set_patterns(kernel: Kernel, ctx: Context, patterns: list[str]) -> list[str]:
     if patterns and not ctx.origin.gone:
-        kernel.streams[ctx.origin] = TypePatterns(patterns)
+        caller = caller_of(ctx)
+        kernel.streams[ctx.origin] = TypePatterns(patterns, None if caller is None else caller.may_hear)
     else:
         kernel.streams.pop(ctx.origin, None)
     return patterns
@@ -83,10 +85,11 @@ def on_remote_change(kernel: Kernel, log: Log | None, callback: Callable[[Change
 
 
 class TypePatterns:
-    """The patterns of one connection. Call it to ask whether it wants a type."""
+    """The patterns of one connection. Call it to ask whether it wants a type, and may hear it."""
 
-    def __init__(self, patterns: list[str]) -> None:
+    def __init__(self, patterns: list[str], may_hear: Callable[[str], bool] | None = None) -> None:
         self.patterns = patterns
+        self._may_hear = may_hear
         self._tests: list[Callable[[str], object]] = [
             re.compile(
                 r"\.".join(r"[^.]+" if part == "*" else re.escape(part) for part in pattern.split("."))
@@ -97,4 +100,4 @@ class TypePatterns:
         ]
 
     def __call__(self, type: str) -> bool:
-        return any(test(type) for test in self._tests)
+        return any(test(type) for test in self._tests) and (self._may_hear is None or self._may_hear(type))

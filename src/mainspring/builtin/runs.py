@@ -2,7 +2,7 @@
 
 `Run.Start` answers as soon as the run is written down; the outcome is asked with `Run.Outcome`, or comes as one of the
 events `Run.Completed`, `Run.Failed` and `Run.Cancelled`; `Run.Blocked` is the event of a run that cannot go on. Nothing
-here waits for a run, because a capability answers one message after the other.
+here waits for a run, because messages about one run are answered one after the other.
 
 A token with the scope `run:<program>` may send all of them about runs of that program; one with `command:Run.Start` and
 the like, about every run.
@@ -46,7 +46,15 @@ _ANY_TIME: Final = 2**53
 PROGRAMS_OWN: Final = frozenset({"args", "value", "reason", "note", "progress"})  # members that a codec encodes
 _EVENTS: Final = {"done": "Run.Completed", "failed": "Run.Failed", "cancelled": "Run.Cancelled"}
 
-message: Final = Messages("Run", "Durable runs.")
+_AT_ONCE: Final = 256  # messages that are answered at a time: what they write then shares commits
+
+
+def _run_of(data: Any) -> Any:
+    """Messages about one run are answered in order; one without an id has an order of its own."""
+    return getattr(data, "id", None) or object()
+
+
+message: Final = Messages("Run", "Durable runs.", concurrency=_AT_ONCE, key=_run_of)
 
 RunId = Annotated[str, about("The id of a durable run.")]
 NotOver = Annotated[bool, about("False when the run was over.")]
@@ -240,7 +248,8 @@ class _RunMessages:
     def _filter(self, **members: Any) -> RunSelection:
         if self._encoding is not None and members["text"]:
             raise Fail(422, "arguments are encoded here: runs cannot be searched for text", remedy="search for an id")
-        return RunSelection(**members)
+        ids = members.pop("ids")
+        return RunSelection(**members, ids=None if ids is None else frozenset(ids))
 
     @message("query", "Run.History", "AskRunHistory")
     async def history(self, ctx: Context, id: RunId) -> dict[str, Any]:

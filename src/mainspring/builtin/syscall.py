@@ -124,10 +124,15 @@ class _Syscall:
         listed = [each for each in listed if _may_send(ctx, each["kind"], each["type"])]
         return {"types": listed[page * _PAGE : (page + 1) * _PAGE], "pages": -(-len(listed) // _PAGE)}
 
-    @message("command", "Syscall.Authenticate")
-    def authenticate(self) -> AuthenticateResult:
-        """Accepted from clients that begin with it; nothing needs it."""
-        return AuthenticateResult(True, "this socket belongs to its user: no authentication is needed")
+    @message("command", "Syscall.Authenticate", "AuthenticateRequest")
+    def authenticate(
+        self, ctx: Context, token: Annotated[str | None, about("Where the node wants one: over TCP.")] = None
+    ) -> AuthenticateResult:
+        """Say who is connected. Over TCP it comes first, with a token; a unix socket belongs to its user."""
+        caller = caller_of(ctx)
+        if caller is not None and caller.is_proven:
+            return AuthenticateResult(True, f"authenticated as {caller.agent}")
+        return AuthenticateResult(True, "no authentication is needed here")
 
     @message("command", "Syscall.Shutdown")
     def shutdown(self) -> ShutdownResult:
@@ -181,7 +186,7 @@ class _Syscall:
 
     @message("command", "Syscall.DropDeadLetters", "DropMessagesRequest", gives="MessageCount.count")
     async def drop_dead_letters(self, ctx: Context, ids: LetterIds = None, all: AllLetters = False) -> int:
-        """Forget dead messages: nobody gets them any more."""
+        """Drop dead messages: nobody gets them any more."""
         return self._kernel.dead_messages.drop(await self._letters(ctx, ids, all))
 
     async def _letters(self, ctx: Context, ids: list[str] | None, all: bool) -> list[DeadMessage]:

@@ -125,9 +125,9 @@ def _check_rights(ctx: Context, inner: Message) -> None:
 
 
 def _inner(given: dict[str, Any]) -> Message:
-    """The scheduled message, held to the same rules as one that comes over a socket."""
+    """The scheduled message, held to the rules of one that comes over a socket, but for its timestamp."""
     try:
-        return parse(bytes(encode_data(given)))
+        return parse(bytes(encode_data(given)), any_timestamp=True)  # it gets a new one when it is sent
     except MainspringError as error:
         text = error.message.removeprefix("Schema validation failed: ")
         raise Fail(422, f"Schema validation failed: data.message: {text}") from None

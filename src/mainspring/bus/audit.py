@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable
-from typing import Final
+from http import HTTPStatus
+from typing import Any, Final
 
 import msgspec
 
@@ -32,6 +33,20 @@ SHARED_FLUSH_MS: Final = 1_000  # of decisions of the bus; who did what is writt
 REFUSALS_PER_S: Final = 20  # of different callers or about different things: enough to see who it is
 REFUSALS_AT_ONCE: Final = 200
 LONGEST: Final = 200  # characters of what a caller chose itself
+
+# Commands that change what others rely on.
+_AUDITED: Final = frozenset(
+    f"{capability}.{name}"
+    for capability, names in {
+        "Syscall": "Shutdown Restart Redrive DropDeadLetters",
+        "Bus": "CreateTopic Seek DeleteGroup Redrive DropDeadLetters Schedule Unschedule PauseSchedule ResumeSchedule "
+        "RunSchedule",
+        "Run": "Cancel Retry Fail Bulk Fork",
+        "Beat": "Pause Resume Fork",
+        "Memory": "Delete",
+    }.items()
+    for name in names.split()
+)
 
 _encode = msgspec.json.Encoder().encode
 
@@ -94,6 +109,19 @@ class Audit:
             self._actions[record] += 1
         else:
             self._add(record, logging.INFO)
+
+    def answered(self, who: Who, kind: str, type: str, error: Any = None) -> None:
+        """A message was answered, with the data of an error or without.
+
+        Told: who was refused by the one that answers, who used the rights of an admin, and who changed what others
+        rely on.
+        """
+        if error is not None:
+            found: Any = error if isinstance(error, dict) else {}
+            if found.get("code") == HTTPStatus.FORBIDDEN:
+                self.refused("right_refused", who, type, str(found.get("message")))
+        elif kind == "command" and ((isinstance(who, Caller) and who.is_admin) or type in _AUDITED):
+            self.did("command", who, type)
 
     def _add(self, record: ActionRecord, level: int) -> None:
         self._flush_within(FLUSH_MS)

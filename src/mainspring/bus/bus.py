@@ -294,12 +294,12 @@ class Bus:
         self._recheck(topic.name)
 
     async def delete_group(self, topic: str, name: str, *, agent: Who = None) -> None:
-        """Forget a group: where it stands and what its members must get again. Raises Conflict while it has some."""
+        """Delete a group: where it stands and what its members must get again. Raises Conflict while it has some."""
         await self.groups.delete(topic, name)
         self.audit.did("deleted", agent, f"group {name}", topic=topic)
 
     async def drop_dead_letters(self, topic: str, wanted: DeadLetterFilter, *, agent: Who = None) -> int:
-        """Forget dead letters that fit; how many."""
+        """Drop dead letters that fit; how many."""
         dropped = await self.dead_letters.drop(topic, wanted)
         if dropped:
             self.audit.did("deleted", agent, f"{dropped} dead letters", topic=topic)

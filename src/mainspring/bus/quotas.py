@@ -12,6 +12,7 @@ and mend things. What a caller made is counted since the node started.
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,12 +25,15 @@ from mainspring.settings import Settings
 if TYPE_CHECKING:
     from mainspring.bus.access.access import Caller
 
+logger: logging.Logger = logging.getLogger("mainspring.bus.quotas")
+
 Counted = Literal["connections", "streams", "requests", "subscriptions", "topics", "groups", "schedules"]
 
 SOON_MS: Final = 1_000  # what is open is given back when something ends
 LATER_MS: Final = 60_000  # what was made stays until somebody deletes it
 MADE: Final = frozenset(("topics", "groups", "schedules"))
 MOST_CALLERS: Final = 10_000  # that are remembered; those that have nothing are forgotten first
+SAY_AGAIN_MS: Final = 60_000  # between two lines in the log about one caller
 _ENDLESS: Final = float("inf")
 
 
@@ -53,12 +57,13 @@ class Credit:
 class Quota:
     """What one caller has and may have; a limit of 0 does not hold."""
 
-    __slots__ = ("_bytes", "_events", "_limits", "_quotas", "held", "name")
+    __slots__ = ("_bytes", "_events", "_limits", "_quotas", "held", "name", "quiet_until_ms")
 
     def __init__(self, quotas: Quotas | None, name: str, limits: Mapping[Counted, int], events: int, size: int) -> None:
         now_ms = 0 if quotas is None else quotas.now_ms()
         self.name: str = name
         self.held: Counter[Counted] = Counter()
+        self.quiet_until_ms: int = now_ms
         self._quotas = quotas
         self._limits = limits
         self._events = Credit(events, now_ms)
@@ -71,6 +76,7 @@ class Quota:
             done, wait_ms = ("made", LATER_MS) if what in MADE else ("open", SOON_MS)
             assert self._quotas is not None  # without one there is no limit
             raise self._quotas.refusal(
+                self,
                 what,
                 f"{self.name} has {held} {what} {done}, and may have {limit}",
                 f"use fewer, or raise quota_{what}",
@@ -106,6 +112,7 @@ class Quota:
         what = max(waits, key=lambda each: waits[each])
         if waits[what]:
             raise self._quotas.refusal(
+                self,
                 what,
                 f"{self.name} publishes more {what} per second than it may",
                 f"publish more slowly, or raise quota_{what}_per_second",
@@ -154,7 +161,11 @@ class Quotas:
             quota = self._callers[name] = Quota(self, name, limits, self._events, self._bytes)
         caller.quota = quota
 
-    def refusal(self, what: str, message: str, remedy: str, wait_ms: int) -> RateLimited:
-        """An error that says how long to wait; it is counted."""
+    def refusal(self, quota: Quota, what: str, message: str, remedy: str, wait_ms: int) -> RateLimited:
+        """An error that says how long to wait; it is counted, and the log says once in a while who it is."""
         self.refused[what] += 1
+        now_ms = self.now_ms()
+        if now_ms >= quota.quiet_until_ms:
+            quota.quiet_until_ms = now_ms + SAY_AGAIN_MS
+            logger.warning("requests are refused: %s; %s", message, remedy)
         return RateLimited(message, remedy=remedy, retry_after_ms=wait_ms)

@@ -33,7 +33,7 @@ from mainspring.bus.errors import (
     hidden_schedule,
 )
 from mainspring.bus.groups.group import Group
-from mainspring.bus.groups.member import CountingMember, Gate, Member
+from mainspring.bus.groups.member import CountingMember, Gate, Member, MemberOrigin
 from mainspring.bus.names import check_name
 from mainspring.bus.protocol import (
     NOTHING,
@@ -453,6 +453,8 @@ class Session:
         if is_new:
             kind = CountingMember if frame.count_ends else Member
             member = kind(frame.topic, frame.group, self._gate, self._send, pattern=pattern)
+            caller, now = self.caller, self._bus.clock.wall_ms()
+            member.origin = MemberOrigin(caller.agent or "", caller.address, now)
         else:
             member = self._members[key][1]
         settings = self._bus.settings

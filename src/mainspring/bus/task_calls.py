@@ -51,11 +51,19 @@ Place = tuple[str, int, int]  # topic, partition, offset
 _decode_headers = msgspec.json.Decoder(dict[str, str]).decode
 
 
+class TaskDuration(msgspec.Struct, frozen=True, rename="camel"):
+    """How long calls of a task took that are done and whose results are kept."""
+
+    mean_ms: float
+    longest_ms: int
+
+
 class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A task and how many calls of it there are.
 
     `waiting`, `delayed`, `running` (with a worker) and `retrying` calls are open. `failed` are dead letters; `done`,
     `discarded`, `cancelled` and `expired` count among the results that are kept. `workers` take calls of it now.
+    `duration` is left out while none is done.
     """
 
     task: str
@@ -71,14 +79,15 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     discarded: int = 0
     cancelled: int = 0
     expired: int = 0
+    duration: TaskDuration | msgspec.UnsetType = msgspec.UNSET
 
 
 class TaskCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """One call of a task. `created` is when it was enqueued, `updated` when something became of it, both epoch ms.
 
-    `nextMs` is when one that is delayed or retried is due. `value` is what it returned, `progress` what it reported,
-    `error` why it failed last; `failure` is the error with its traceback, where one call is asked for. `letter` is the
-    offset of its dead letter.
+    `nextMs` is when one that is delayed or retried is due, `durationMs` how long its last attempt took. `value` is what
+    it returned, `progress` what it reported, `error` why it failed last; `failure` is the error with its traceback,
+    where one call is asked for. `letter` is the offset of its dead letter.
     """
 
     id: str
@@ -90,6 +99,7 @@ class TaskCall(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     created: int
     updated: int = 0
     next_ms: int = 0
+    duration_ms: int | msgspec.UnsetType = msgspec.UNSET
     attempts: int = 0
     args: list[msgspec.Raw] = []
     kwargs: dict[str, msgspec.Raw] = {}
@@ -125,13 +135,18 @@ class CallFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         if self == CallFilter():
             raise BadFrame("which calls?", remedy="give ids or a filter, or all: true for all of the task")
 
-    def fits(self, id: str, created: int, error: str) -> bool:
-        """Whether a call is what the members other than `limit` ask for."""
-        return (
-            (self.ids is None or id in self.ids)
-            and (self.error is None or self.error in error)
-            and (self.before is None or created < self.before)
-        )
+    def chooser(self) -> Callable[[TaskCall], bool]:
+        """Says of each call whether it is what the members other than `limit` ask for."""
+        ids = None if self.ids is None else frozenset(self.ids)  # a client may name many
+
+        def fits(call: TaskCall) -> bool:
+            return (
+                (ids is None or call.id in ids)
+                and (self.error is None or self.error in call.error)
+                and (self.before is None or call.created < self.before)
+            )
+
+        return fits
 
 
 class ChangedCalls(msgspec.Struct, frozen=True):
@@ -146,6 +161,7 @@ class _Task(NamedTuple):
     name: str  # as it is shown: shop.send
     own: str  # as calls in shared topics say it; "": all of them are its calls
     topics: TaskTopics
+    shows_results: bool = True  # whether who asks may read the results topic
 
 
 class _Report(msgspec.Struct, frozen=True):
@@ -157,6 +173,7 @@ class _Report(msgspec.Struct, frozen=True):
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
     failure: KeptError | None = None
+    duration_ms: int | None = None
 
 
 class _Result(msgspec.Struct, gc=False):
@@ -170,6 +187,7 @@ class _Result(msgspec.Struct, gc=False):
     partition: int
     offset: int
     value: bytes | None
+    duration_ms: int | None
 
 
 class _Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -231,23 +249,34 @@ class TaskCalls:
                     found.append(_Task(name.removeprefix(APPS), own, TaskTopics(name, app)))
         return found
 
-    def _get(self, name: str) -> _Task:
-        """By its name, or by the last part of it where that is clear. Raises UnknownTask."""
+    async def _get(self, name: str, who: Who) -> _Task:
+        """By its name, or by the last part of it where that is clear. Raises UnknownTask.
+
+        A limited token is told the same of one that is not there as of one that it may not see.
+        """
         tasks = self._all()
         fitting = [each for each in tasks if each.name == name] or [each for each in tasks if each.own == name]
-        if len(fitting) != 1:
-            several = ", ".join(each.name for each in fitting)
-            raise UnknownTask(
-                f"{name!r} may be {several}" if several else f"there is no task {name!r}",
-                remedy="`mainspring tasks list` shows the tasks there are",
-            )
-        return fitting[0]
+        visible = await self._access.visible(who, {each.topics.normal for each in fitting})
+        fitting = [each for each in fitting if each.topics.normal in visible]
+        if len(fitting) == 1:
+            return fitting[0]
+        if isinstance(who, Caller) and who.is_limited:
+            raise Forbidden(f"this token may use no task {name!r}", remedy="use one with a scope for its topic")
+        several = ", ".join(each.name for each in fitting)
+        raise UnknownTask(
+            f"{name!r} may be {several}" if several else f"there is no task {name!r}",
+            remedy="`mainspring tasks list` shows the tasks there are",
+        )
+
+    def topics(self) -> set[str]:
+        """The topics that hold calls."""
+        return {lane for each in self._all() for lane in each.topics.lanes()}
 
     async def tasks(self, who: Who = None) -> list[TaskInfo]:
-        """Every task that `who` may know of, by name."""
+        """Every task whose topic `who` may read, by name."""
         tasks = self._all()
-        visible = await self._access.visible(who, {each.topics.normal for each in tasks})
-        tasks = [each for each in tasks if each.topics.normal in visible]
+        readable = await self._access.allowed(who, "subscribe", {each.topics.normal for each in tasks})
+        tasks = [each for each in tasks if each.topics.normal in readable]
         delayed = await self._schedules.delayed({lane for each in tasks for lane in each.topics.lanes()}, MOST_DELAYED)
         waits = Counter((each.topic, _name_in(each.headers)) for each in delayed)
         shared = {lane for each in tasks for lane in each.topics.lanes() if lane != each.topics.normal}
@@ -280,6 +309,7 @@ class TaskCalls:
             topic=topic.name,
             group=", ".join(sorted(topic.groups)),
             workers=sum(each.members for each in members),
+            duration=results.duration(task.own),
             **{state: counts[state] for state in get_args(CallState)},
         )
 
@@ -347,7 +377,7 @@ class TaskCalls:
         task, lanes = await self._readable(name, who)
         found = await self._find(task, lanes, id)
         result = (await self._records(task)).get(id)
-        if result is None or found.state in ("waiting", "delayed", "failed"):
+        if result is None or not task.shows_results or found.state in ("waiting", "delayed", "failed"):
             return found
         events = sound(await read_on(self._log, task.topics.results, result.partition, result.offset, 1))
         if not events or events[0].offset != result.offset:
@@ -373,24 +403,14 @@ class TaskCalls:
         raise UnknownCall(f"task {task.name!r} has no call {id!r} that is still kept", remedy="look at the newest ones")
 
     async def _readable(self, name: str, who: Who) -> tuple[_Task, list[str]]:
-        """The task, and those of its topics that `who` may read.
-
-        A limited token is told the same of one that is not there as of one that it may not see.
-        """
-        limited = isinstance(who, Caller) and who.is_limited
-        hidden = Forbidden(f"this token may use no task {name!r}", remedy="use one with a scope for its topic")
-        try:
-            task = self._get(name)
-        except UnknownTask:
-            if limited:
-                raise hidden from None
-            raise
-        if limited and task.topics.normal not in await self._access.visible(who, [task.topics.normal]):
-            raise hidden
-        await self._access.check(task.topics.normal, "subscribe", who)
+        """The task, and those of its topics that `who` may read, dead letters included."""
+        task = await self._get(name, who)
+        await self._access.check_letters(task.topics.normal, who)
         lanes = [lane for lane in task.topics.lanes() if self._topics.find(lane) is not None]
-        allowed = await self._access.allowed(who, "subscribe", lanes)
-        return task, [lane for lane in lanes if lane in allowed]
+        asked = [task.topics.results, *lanes, *(lane + DEAD_LETTERS for lane in lanes)]
+        allowed = await self._access.allowed(who, "subscribe", asked)
+        readable = [lane for lane in lanes if lane in allowed and lane + DEAD_LETTERS in allowed]
+        return _Task(task.name, task.own, task.topics, task.topics.results in allowed), readable
 
     async def _records(self, task: _Task) -> _Results:
         topic = task.topics.results
@@ -462,12 +482,13 @@ class TaskCalls:
         self, task: _Task, lanes: Collection[str], before: tuple[int, Place] | None
     ) -> AsyncIterator[tuple[tuple[int, Place], TaskCall | None]]:
         """The same for the dead letters of the lanes."""
+        results = await self._records(task)
         async for event in self._newest([lane + DEAD_LETTERS for lane in lanes], before):
             letter = read_letter(event)
             key = (event.ts, (event.topic, event.partition, event.offset))
             lane = event.topic.removesuffix(DEAD_LETTERS)
             mine = _is_of(task, lane, letter.headers.get(NAME, ""))
-            yield key, _failed_call(task, letter) if mine else None
+            yield key, _failed_call(task, letter, results) if mine else None
 
     async def _newest(
         self,
@@ -493,6 +514,15 @@ class TaskCalls:
 
     # -- changing calls
 
+    async def check_change(self, name: str, who: Who, *, to_cancel: bool = False) -> None:
+        """Raise Forbidden unless `who` may retry and discard calls of this task, or cancel them; UnknownTask too."""
+        await self._changeable(name, who, to_cancel=to_cancel)
+
+    async def _changeable(self, name: str, who: Who, *, to_cancel: bool = False) -> tuple[_Task, list[str]]:
+        task, lanes = await self._readable(name, who)
+        await self._access.check(task.topics.control if to_cancel else task.topics.normal, "publish", who)
+        return task, lanes
+
     async def retry(self, name: str, wanted: CallFilter, *, who: Who = None) -> ChangedCalls:
         """Have calls that failed done again, with all their attempts: each goes back to the group that gave up."""
 
@@ -516,21 +546,23 @@ class TaskCalls:
     async def _change_failed(
         self, name: str, wanted: CallFilter, who: Who, change: Callable[[str, list[int]], Awaitable[None]]
     ) -> ChangedCalls:
+        task, lanes = await self._changeable(name, who)
         wanted.check()
-        task, lanes = await self._readable(name, who)
+        fits, left = wanted.chooser(), wanted.limit
         chosen: dict[str, dict[int, str]] = {}
         async for _, call in self._failed(task, lanes, None):
-            if call is not None and wanted.fits(call.id, call.created, call.error):
+            if call is not None and fits(call):
                 chosen.setdefault(call.topic, {})[call.letter] = call.id
-                if sum(map(len, chosen.values())) == wanted.limit:
+                left = None if left is None else left - 1
+                if left == 0:
                     break
-        for topic in chosen or (task.topics.normal,):
-            await self._access.check_letters(topic, who)
-            await self._access.check(topic, "publish", who)
+        for topic in chosen:
+            await self._access.check(topic, "publish", who)  # that they may be read is known
         refused = dict.fromkeys(wanted.ids or (), "it is not among the calls that failed")
         count = 0
         for topic, letters in chosen.items():
-            refused = {id: why for id, why in refused.items() if id not in letters.values()}
+            for id in letters.values():
+                refused.pop(id, None)
             changed, others = await _change_letters(topic, letters, change)
             count += changed
             refused |= others
@@ -546,13 +578,13 @@ class TaskCalls:
 
     async def cancel(self, name: str, wanted: CallFilter, *, reason: str = "", who: Who = None) -> ChangedCalls:
         """Have calls that are open never begin, or interrupt them where they run; durable when it returns."""
+        task, lanes = await self._changeable(name, who, to_cancel=True)
         wanted.check()
-        task, lanes = await self._readable(name, who)
-        await self._access.check(task.topics.control, "publish", who)
+        fits = wanted.chooser()
         refused = dict.fromkeys(wanted.ids or (), "it is not among the calls that are still open")
         chosen: list[str] = []
         async for call in self._open_calls(task, lanes):
-            if wanted.fits(call.id, call.created, call.error):
+            if fits(call):
                 chosen.append(call.id)
                 refused.pop(call.id, None)
                 if len(chosen) == wanted.limit or (wanted.ids is not None and not refused):
@@ -711,6 +743,12 @@ class _Results:
         """By state and name."""
         return Counter((each.state, each.name) for each in self._by_id.values())
 
+    def duration(self, name: str) -> TaskDuration | msgspec.UnsetType:
+        """Of calls that are done, of one task or of all."""
+        done = [each for each in self._by_id.values() if each.state == "done" and (not name or each.name == name)]
+        lasted = [each.duration_ms for each in done if each.duration_ms is not None]
+        return TaskDuration(round(sum(lasted) / len(lasted), 1), max(lasted)) if lasted else msgspec.UNSET
+
 
 class _Cancelled:
     """The calls of an app that somebody cancelled."""
@@ -742,6 +780,7 @@ def _result(event: StoredEvent) -> _Result | None:
         event.partition,
         event.offset,
         value if len(value) <= SHORT else None,
+        report.duration_ms,
     )
 
 
@@ -798,7 +837,9 @@ def _call_of(
     result, lease, state = results.get(id), standing.lease(event), standing.state(event)
     known: dict[str, Any] = {}
     if result is not None:
-        known = {"attempts": result.attempt, "error": result.error, "updated": result.ts}
+        known = {**_lasted(result), "attempts": result.attempt, "updated": result.ts}
+    if result is not None and task.shows_results:
+        known["error"] = result.error
         if result.value is not None and result.state in ("done", "progress") and state != "waiting":
             known["value" if result.state == "done" else "progress"] = msgspec.Raw(result.value)
     if lease is not None:
@@ -827,14 +868,19 @@ def _call_of(
     )
 
 
+def _lasted(result: _Result | None) -> dict[str, Any]:
+    return {} if result is None or result.duration_ms is None else {"duration_ms": result.duration_ms}
+
+
 def _ended_state(result: _Result | None) -> CallState:
     """Of a call that is settled and has no dead letter. One whose result is not kept was done."""
     return _ENDED.get("" if result is None else result.state, "done")
 
 
-def _failed_call(task: _Task, letter: DeadLetter) -> TaskCall:
+def _failed_call(task: _Task, letter: DeadLetter, results: _Results) -> TaskCall:
+    id = letter.headers.get(TASK_ID) or letter.original_id
     return TaskCall(
-        id=letter.headers.get(TASK_ID) or letter.original_id,
+        id=id,
         task=task.name if task.own else letter.headers.get(NAME, task.name),
         state="failed",
         topic=letter.topic.removesuffix(DEAD_LETTERS),
@@ -847,6 +893,7 @@ def _failed_call(task: _Task, letter: DeadLetter) -> TaskCall:
         failure=letter.failure,
         letter=letter.offset,
         key=letter.key,
+        **_lasted(results.get(id)),
         **_arguments(bytes(letter.payload)),
     )
 

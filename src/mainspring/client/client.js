@@ -5,6 +5,8 @@
 //   const { offset } = await bus.publish("orders", { sku: 1 }, { key: "c-17" });
 //   const screen = bus.follow("orders", (event) => show(event.payload)); // every tab gets every event
 //   const orders = bus.subscribe("orders", { group: "billing" }, async (event) => { event.ack(); });
+//   const receipt = await bus.command("Order.Place", { sku: 1 });
+//   const sum = await (await bus.enqueue("shop.add", [2, 3])).result();
 //   ...
 //   await bus.close();
 //
@@ -209,6 +211,80 @@ export class Subscription {
   }
 }
 
+const ENDS = {
+  failed: ["task_failed", (id, error) => `task ${id} failed: ${error}`],
+  cancelled: ["task_cancelled", (id) => `task ${id} was cancelled`],
+  expired: ["task_expired", (id) => `task ${id} expired before it was started`],
+};
+
+/** One call of a task by its id. Made by `enqueue`, and by `task` for one that was enqueued elsewhere. */
+export class TaskHandle {
+  #client;
+  #topics;
+
+  constructor(client, task, id, topics) {
+    this.#client = client;
+    this.#topics = topics;
+    this.task = task;
+    this.id = id;
+  }
+
+  /**
+   * What the task returned. Rejects with code "task_failed" when it is a dead letter, "task_cancelled", "task_expired",
+   * and "timed_out" when it did not end within `timeoutMs`.
+   */
+  async result({ timeoutMs } = {}) {
+    let screen, timer;
+    const ended = new Promise((resolve, reject) => {
+      const take = (record) => {
+        if (record.state === "done") resolve(record.value ?? null);
+        else if (record.state in ENDS) {
+          const [code, text] = ENDS[record.state];
+          reject(new BusError(code, text(this.id, record.error)));
+        }
+      };
+      // Whoever follows first and looks afterwards misses no end in between.
+      screen = this.#client.follow(this.#topics.results, (event) => take(event.payload), {
+        filter: { key: this.id },
+        onError: reject,
+      });
+      screen.confirmed.then(() => this.#look(take)).catch(reject);
+      if (timeoutMs !== undefined) {
+        const late = () => reject(new BusError("timed_out", `task ${this.id} did not end within ${timeoutMs} ms`));
+        timer = setTimeout(late, timeoutMs);
+      }
+    });
+    try {
+      return await ended;
+    } finally {
+      clearTimeout(timer);
+      await screen?.close();
+    }
+  }
+
+  /** "waiting", "delayed", "running", "retrying", "done", "failed", "cancelled" or "expired". */
+  async state() {
+    return (await this.#call()).state;
+  }
+
+  /** Ask for it to end: it will not be started, or is interrupted where it waits. Durable when it resolves. */
+  async cancel(reason = "") {
+    await this.#client.publish(this.#topics.control, { cancel: this.id, reason }, { key: this.id });
+  }
+
+  async #look(take) {
+    try {
+      take(await this.#call());
+    } catch (error) {
+      if (error.status !== 404 && error.code !== "connection_lost") throw error; // what comes later is followed
+    }
+  }
+
+  #call() {
+    return this.#client.http("GET", `/tasks/${encodeURIComponent(this.task)}/calls/${encodeURIComponent(this.id)}`);
+  }
+}
+
 /** A connection that mends itself. Made by `connect`. */
 export class BusClient {
   #urls;
@@ -331,6 +407,44 @@ export class BusClient {
     return this.#subscribe(topic, members, handler, onError, { isNew, again });
   }
 
+  /**
+   * Send a command to whoever serves it; the data of its reply. Rejects with a BusError whose `status` is the error's: what the
+   * handler said, 500 if it failed, 504 if it took too long, 404 if nobody serves it; code "connection_lost" when the
+   * command may have been carried out. A durable command with an `id` can be sent again: it is carried out once.
+   */
+  command(type, data, { id, timeoutMs, retry } = {}) {
+    return this.#message("command", type, data, { id, timeout: timeoutMs, retry });
+  }
+
+  /** Ask a query; the data of its reply. */
+  query(type, data, { timeoutMs } = {}) {
+    return this.#message("query", type, data, { timeout: timeoutMs });
+  }
+
+  async #message(kind, type, data, members) {
+    return (await this.http("POST", "/messages", { kind, type, data: data === undefined ? {} : data, ...members })).data;
+  }
+
+  /**
+   * Have a task of a program done: `bus.enqueue("shop.send_mail", ["ada"])` calls `send_mail("ada")` of the app `shop`.
+   * Resolves to its TaskHandle when the call is durable. `topic` is that of a task declared with one.
+   */
+  async enqueue(task, args = [], { kwargs, key, priority = "normal", delayMs, notBefore, ttlMs, unique, headers, topic } = {}) {
+    const { name, shared, normal, ...topics } = topicsOf(task, topic);
+    const id = unique === undefined ? newId() : `${name}:${unique}`;
+    const sent = { ...headers, "x-task": name };
+    if (ttlMs) sent["x-task-expires"] = String(this.#options.now() + ttlMs);
+    const place = key != null ? `${shared}.ordered` : priority === "normal" ? normal : `${shared}.${priority}`;
+    await this.publish(place, kwargs ? { args, kwargs } : { args }, { key, headers: sent, id, delayMs, notBefore });
+    return new TaskHandle(this, task, id, topics);
+  }
+
+  /** The handle of a call that was enqueued elsewhere. */
+  task(task, id, { topic } = {}) {
+    const { results, control } = topicsOf(task, topic);
+    return new TaskHandle(this, task, id, { results, control });
+  }
+
   /** Acknowledge an event; the same as `event.ack()`. */
   ack(event) {
     return event.ack();
@@ -445,6 +559,23 @@ export class BusClient {
   /** Send a frame on the open connection; without one it is dropped. */
   send(frame) {
     if (this.#open) this.#socket.send(typeof frame === "string" ? frame : JSON.stringify(frame));
+  }
+
+  /** Ask the node over HTTP; the answer's JSON. Rejects with what its problem document says. */
+  async http(method, path, body) {
+    const { fetch = globalThis.fetch, token } = this.#options;
+    const headers = token ? { Authorization: `Bearer ${token}` } : {};
+    if (body !== undefined) headers["Content-Type"] = "application/json";
+    let answer;
+    try {
+      const url = new URL(path, this.#urls[this.#turn].replace(/^ws/, "http"));
+      answer = await fetch(url, { method, headers, ...(body !== undefined && { body: JSON.stringify(body) }) });
+    } catch (error) {
+      throw new BusError("connection_lost", `the node did not answer: ${error.message}`);
+    }
+    const found = await answer.json().catch(() => ({}));
+    if (!answer.ok) throw new BusError(found.code ?? "internal", found.message ?? answer.statusText, answer.status);
+    return found;
   }
 
   /** A request with an answer. Made while not connected, it waits. */
@@ -635,9 +766,18 @@ function startOf(from) {
   throw new BusError("bad_argument", `${String(from)} is no place to begin`);
 }
 
+/** The topics of a task: `shop.send_mail` is the task `send_mail` of the app `shop`. */
+function topicsOf(task, topic) {
+  const cut = task.lastIndexOf(".");
+  if (cut < 1 && !topic) throw new BusError("bad_argument", `${task} names no task: write app.task, as in shop.send_mail`);
+  const shared = topic ?? `tasks.${task.slice(0, cut)}`;
+  const name = task.slice(cut + 1);
+  return { name, shared, normal: topic ?? `${shared}.${name}`, results: `${shared}.results`, control: `${shared}.control` };
+}
+
 /**
  * A client of the node at `url`, or of several nodes of one log when it is a list: it begins with one at random and goes
- * to the next whenever a connection fails or ends. Options: token, WebSocket, onState, maxQueued. It connects at once,
+ * to the next whenever a connection fails or ends. Options: token, WebSocket, fetch, onState, maxQueued. It connects at once,
  * and for ever.
  */
 export function connect(url, options) {

@@ -528,6 +528,20 @@ class Client(ClientConnection, NodeVerbs):
             for envelope in page:
                 yield StoredEvent(envelope, decode)
 
+    @overload
+    def follow(
+        self,
+        topic: str,
+        *,
+        since: Literal["latest", "beginning"] | datetime | timedelta = "latest",
+        type: builtins.type[T],
+    ) -> AsyncIterator[StoredEvent[T]]: ...
+
+    @overload
+    def follow(
+        self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
+    ) -> AsyncIterator[StoredEvent[Any]]: ...
+
     async def follow(
         self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
     ) -> AsyncIterator[StoredEvent[Any]]:
@@ -580,7 +594,7 @@ class Client(ClientConnection, NodeVerbs):
         await self.http.call("DELETE", f"/topics/{quote(topic, safe='')}")
 
     async def delete_group(self, topic: str, group: str) -> None:
-        """Forget where a group stands. Refused while it has members."""
+        """Delete a group: where it stood is forgotten. Refused while it has members."""
         await self.http.call("DELETE", f"/groups/{quote(topic, safe='')}/{quote(group, safe='')}")
 
     async def schedule(
@@ -618,7 +632,7 @@ class Client(ClientConnection, NodeVerbs):
         return (await self._request("SCHEDULE", members)).next
 
     async def unschedule(self, name: str) -> None:
-        """Forget a schedule. One that a program declares comes back when the program starts: pause it instead."""
+        """Delete a schedule. One that a program declares comes back when the program starts: pause it instead."""
         await self._request("UNSCHEDULE", {"name": name})
 
     async def schedules(self) -> list[dict[str, Any]]:

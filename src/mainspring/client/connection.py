@@ -371,8 +371,8 @@ class Telemetry:
     def publishing(
         self, topic: str, id: str, key: str | None, headers: dict[str, str] | None
     ) -> Iterator[tuple[dict[str, str], OpenSpan]]:
-        """Around a publish: gives the headers with the context in them, and the span."""
-        attributes = messaging("publish", "send", topic, message_id=id, key=key)
+        """Around a publish: gives the headers with the context in them, and the span. A batch has no `id`."""
+        attributes = messaging("publish", "send", topic, message_id=id or None, key=key)
         span = self._recorder.begin(f"publish {topic}", "PRODUCER", attributes)
         given = {name: text for name, text in (headers or {}).items() if name != TRACEPARENT}
         entered = span.enter()

@@ -129,6 +129,20 @@ class NodeVerbs(ABC):
     ) -> Place:
         """Publish one event; returns when it is durable: its offset. `Client.publish` says what the options mean."""
 
+    @overload
+    def follow(
+        self,
+        topic: str,
+        *,
+        since: Literal["latest", "beginning"] | datetime | timedelta = "latest",
+        type: builtins.type[T],
+    ) -> AsyncIterator[StoredEvent[T]]: ...
+
+    @overload
+    def follow(
+        self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
+    ) -> AsyncIterator[StoredEvent[Any]]: ...
+
     @abstractmethod
     def follow(
         self, topic: str, *, since: Literal["latest", "beginning"] | datetime | timedelta = "latest", type: Any = None
@@ -298,6 +312,7 @@ class NodeVerbs(ABC):
         pauses = Backoff(RUN_CHECK_MS, max(1, duration_ms(self.run_check))).series()
         ends_ms = None if timeout is None else self.clock.now_ms() + duration_ms(timeout)
         while True:
+            await self._while_in_work_here(str(run), ends_ms)
             info = await self.insist(
                 lambda: self.query("Run.Outcome", {"id": str(run)}, timeout=LIMIT_S, reply=RunInfo)
             )
@@ -309,6 +324,9 @@ class NodeVerbs(ABC):
                 why = f": {info.error['message']}" if info.error else ""
                 raise TimedOut(f"run {run} is still {info.state}{why}", remedy="ask again with a longer timeout")
             await asyncio.sleep((pause_ms if ends_ms is None else min(pause_ms, ends_ms - now_ms)) / 1000)
+
+    async def _while_in_work_here(self, run: str, ends_ms: int | None) -> None:  # noqa: B027 (a client is elsewhere)
+        """Where the run is executed by this process, wait for its end, instead of asking again and again."""
 
     async def run_info(self, run: str | StartedRun[Any]) -> RunInfo:
         """How a run stands now. Raises Fail with 404 when there is no such run."""

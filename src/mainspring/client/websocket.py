@@ -3,7 +3,8 @@
 Why not aiohttp's own client: it hands over one message per `await` and writes one frame per coroutine. A consumer that
 gets forty thousand small events a second would spend most of its time there. Here all frames that arrived together are
 handed on in one call, and all frames of one slice leave in one write. What a bus client needs of the protocol is small:
-the handshake, text frames, fragments, ping, pong and close.
+the handshake, text frames, fragments, ping, pong and close. It is as strict as RFC 6455 demands: `make autobahn` runs
+the cases of the Autobahn test suite.
 
 `FrameReader` is the parser, without a socket; `Socket` is the protocol around it.
 """
@@ -14,6 +15,7 @@ import asyncio
 import base64
 import functools
 import hashlib
+import itertools
 import ssl as ssl_module
 from collections.abc import Callable, Iterable
 from typing import Final, cast
@@ -63,6 +65,8 @@ def mask_in_place(key: bytes, data: bytearray) -> None:
 
 _GUID: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _TEXT, _BINARY, _CLOSE, _PING, _PONG = 0x1, 0x2, 0x8, 0x9, 0xA
+BROKEN: Final = -1  # the peer broke the protocol
+_CLOSE_CODES: Final = frozenset({1000, 1001, 1002, 1003, *range(1007, 1015)})
 MAX_MESSAGE_BYTES: Final = 64 << 20
 _HEAD_LIMIT: Final = 64 << 10
 PERMANENT: Final = frozenset({400, 401, 403, 404, 405, 426})  # answers that trying again does not change
@@ -70,23 +74,52 @@ RandomBytes = Callable[[int], bytes]
 
 
 class WebSocketError(Exception):
-    """The peer does not speak WebSocket as it should; the connection ends."""
+    """The peer does not speak WebSocket as it should; the connection ends with `code`."""
+
+    def __init__(self, text: str, code: int = 1002) -> None:
+        super().__init__(text)
+        self.code = code
 
 
 class FrameReader:
-    """Cuts a stream into messages. `feed` gives (opcode, data) pairs: whole texts, and control frames."""
+    """Cuts a stream into messages. `feed` gives (opcode, data) pairs: whole messages, and control frames.
+
+    What comes after a Close is not read. The last pair may be (BROKEN, what to close with): what came before it counts,
+    and nothing more is read.
+    """
 
     def __init__(self) -> None:
         self._buffer = b""
+        self._parts: list[bytes] = []  # of a frame that is longer than what came at once
+        self._missing = 0  # bytes of it
+        self._kind = 0  # of a message in fragments
         self._fragments: list[bytes] = []
         self._fragments_size = 0
+        self._ended = False
 
     def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        buffer = self._buffer + data if self._buffer else data
         found: list[tuple[int, bytes]] = []
+        if self._missing:
+            self._parts.append(data)
+            self._missing -= len(data)
+            if self._missing > 0:
+                return found
+            data, self._parts, self._missing = b"".join(self._parts), [], 0
+        if self._ended:
+            return found
+        try:
+            self._read(self._buffer + data if self._buffer else data, found)
+        except WebSocketError as error:
+            self._ended = True
+            found.append((BROKEN, error.code.to_bytes(2, "big") + str(error).encode()))
+        return found
+
+    def _read(self, buffer: bytes, found: list[tuple[int, bytes]]) -> None:
         at, end = 0, len(buffer)
         while end - at >= 2:
-            size, start = buffer[at + 1], at + 2
+            first, size, start = buffer[at], buffer[at + 1], at + 2
+            if first & 0x08 and (size > 125 or first < 0x80):
+                raise WebSocketError("a control frame that is long or in fragments")
             if size >= 126:
                 if size & 0x80:
                     raise WebSocketError("a node must not mask its frames")
@@ -95,33 +128,63 @@ class FrameReader:
                     break
                 size, start = int.from_bytes(buffer[start : start + width], "big"), start + width
                 if size > MAX_MESSAGE_BYTES:
-                    raise WebSocketError(f"a frame of {size} bytes")
+                    raise WebSocketError(f"a frame of {size} bytes", 1009)
             if end < start + size:
+                if size > SHORT:
+                    self._buffer, self._parts, self._missing = b"", [buffer[at:]], start + size - end
+                    return
                 break
-            self._frame(buffer[at], buffer[start : start + size], found)
             at = start + size
+            data = buffer[start:at]
+            if first == 0x81 and not self._kind:  # nearly every frame is a whole text
+                found.append((_TEXT, data if data.isascii() else checked_text(data)))
+            else:
+                self._frame(first, data, found)
+                if self._ended:
+                    return
         self._buffer = buffer[at:]
-        return found
 
     def _frame(self, first: int, data: bytes, found: list[tuple[int, bytes]]) -> None:
-        if first == 0x81 and not self._fragments:  # nearly every frame is a whole text
-            found.append((_TEXT, data))
-            return
         opcode, final = first & 0x0F, first & 0x80
         if first & 0x70:
-            raise WebSocketError("an extension nobody asked for")
+            raise WebSocketError("an extension that was not asked for")
         if opcode >= 8:
+            if opcode > _PONG:
+                raise WebSocketError(f"a control frame of the unknown kind {opcode}")
+            if opcode == _CLOSE:
+                _check_close(data)
+                self._ended = True
             found.append((opcode, data))
             return
-        if (opcode == 0) != bool(self._fragments):
+        if opcode > _BINARY:
+            raise WebSocketError(f"a frame of the unknown kind {opcode}")
+        if (opcode == 0) != bool(self._kind):
             raise WebSocketError("fragments out of order")
+        self._kind = opcode or self._kind
         self._fragments.append(data)
         self._fragments_size += len(data)
         if self._fragments_size > MAX_MESSAGE_BYTES:
-            raise WebSocketError("a message without an end")
+            raise WebSocketError("a message without an end", 1009)
         if final:
-            found.append((_TEXT, b"".join(self._fragments)))
-            self._fragments, self._fragments_size = [], 0
+            whole, kind = b"".join(self._fragments), self._kind
+            self._kind, self._fragments, self._fragments_size = 0, [], 0
+            found.append((kind, checked_text(whole) if kind == _TEXT else whole))
+
+
+def checked_text(data: bytes) -> bytes:
+    """`data`, if it is UTF-8; else WebSocketError."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        raise WebSocketError("a text that is not UTF-8", 1007) from None
+    return data
+
+
+def _check_close(data: bytes) -> None:
+    code = int.from_bytes(data[:2], "big")
+    if data and not (len(data) > 1 and (code in _CLOSE_CODES or 3000 <= code < 5000)):
+        raise WebSocketError(f"the close code {code}")
+    checked_text(data[2:])
 
 
 def frame_bytes(opcode: int, data: bytes, key: bytes) -> tuple[bytes, bytes | bytearray]:
@@ -190,6 +253,8 @@ class Socket(asyncio.Protocol):
         }
         if number != 101:
             self._fail(refusal(number))
+        elif fields.get(b"upgrade", b"").lower() != b"websocket" or b"upgrade" not in _words(fields.get(b"connection")):
+            self._fail(CannotConnect("the peer answered the handshake without an upgrade to WebSocket"))
         elif fields.get(b"sec-websocket-accept") != self._accept:
             self._fail(CannotConnect("the peer answered the handshake of someone else"))
         else:
@@ -205,12 +270,13 @@ class Socket(asyncio.Protocol):
 
     def send(self, texts: Iterable[bytes]) -> None:
         """Text frames, in one write. Never waits; look at `writable` before sending much."""
-        self._write(_TEXT, texts)
+        self.write(_TEXT, texts)
 
     def ping(self) -> None:
-        self._write(_PING, (b"",))
+        self.write(_PING, (b"",))
 
-    def _write(self, opcode: int, parts: Iterable[bytes]) -> None:
+    def write(self, opcode: int, parts: Iterable[bytes]) -> None:
+        """Frames of one kind, in one write."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -223,7 +289,7 @@ class Socket(asyncio.Protocol):
 
     async def close(self, patience_s: float = 1.0) -> None:
         """Say goodbye and wait a little for the answer."""
-        self._write(_CLOSE, ((1000).to_bytes(2, "big"),))
+        self.write(_CLOSE, ((1000).to_bytes(2, "big"),))
         try:
             async with asyncio.timeout(patience_s):
                 await self._gone.wait()
@@ -244,27 +310,45 @@ class Socket(asyncio.Protocol):
         if not self._shaken.done():
             self._read_head(data)
             return
-        try:
-            found = self._reader.feed(data)
-        except WebSocketError as error:
-            self.abort()
-            self._lost(CannotConnect(f"the node's stream makes no sense: {error}"))
-            return
+        found = self._reader.feed(data)
         texts = [text for opcode, text in found if opcode == _TEXT]
-        if texts:
-            self.on_texts(texts)
         if len(texts) < len(found):
-            self._control([frame for frame in found if frame[0] != _TEXT])
+            self._take_in_order(found)
+        elif texts:
+            self.on_texts(texts)
 
-    def _control(self, frames: list[tuple[int, bytes]]) -> None:
-        for opcode, data in frames:
-            if opcode == _PING:
-                self._write(_PONG, (data,))
-            elif opcode == _CLOSE:
-                self.close_code = int.from_bytes(data[:2], "big") if len(data) >= 2 else 1005
-                self._write(_CLOSE, (data[:2],))
-                if self._transport is not None:
-                    self._transport.close()
+    def _take_in_order(self, found: list[tuple[int, bytes]]) -> None:
+        for is_text, group in itertools.groupby(found, lambda frame: frame[0] == _TEXT):
+            if is_text:
+                self.on_texts([text for _, text in group])
+            else:
+                for opcode, data in group:
+                    self._other(opcode, data)
+
+    def _other(self, opcode: int, data: bytes) -> None:
+        if opcode == _PING:
+            self.write(_PONG, (data,))
+        elif opcode == _CLOSE:
+            self.close_code = int.from_bytes(data[:2], "big") if data else 1005
+            self.write(_CLOSE, (data[:2],))
+            self._end()
+        elif opcode == _BINARY:
+            self.take_binary(data)
+        elif opcode == BROKEN:
+            self._refuse(int.from_bytes(data[:2], "big"), data[2:].decode())
+
+    def take_binary(self, _: bytes) -> None:
+        """Nodes send text only."""
+        self._refuse(1003, "a binary message")
+
+    def _refuse(self, code: int, text: str) -> None:
+        self.write(_CLOSE, (code.to_bytes(2, "big"),))
+        self._end()
+        self._lost(CannotConnect(f"the node's stream makes no sense: {text}"))
+
+    def _end(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
 
     def pause_writing(self) -> None:
         self.writable = False
@@ -282,6 +366,10 @@ class Socket(asyncio.Protocol):
         if not self._gone.is_set():
             self._gone.set()
             self.on_lost(error)
+
+
+def _words(field: bytes | None) -> list[bytes]:
+    return [word.strip().lower() for word in (field or b"").split(b",")]
 
 
 class NotLetIn(CannotConnect):

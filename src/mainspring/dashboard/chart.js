@@ -167,6 +167,7 @@ export class Chart {
 export class History {
   constructor({ ctx, path, charts }) {
     Object.assign(this, { ctx, path });
+    this.points = [];
     this.charts = charts.map((chart) => new Chart(chart));
     this.element = h("div", { class: "stack" }, this.charts.map((chart) => chart.element));
     this.buttons = RANGES.map(([name, text]) => h("button", { type: "button", class: "plain", data: { name }, text, on: { click: () => this.choose(name) } }));
@@ -191,6 +192,7 @@ export class History {
       const { points, now, stepMs } = await this.ctx.api.get(`${this.path}?range=${name}`, { signal: this.ctx.signal });
       if (name !== this.range[0]) return; // another was chosen meanwhile
       this.stepMs = stepMs;
+      this.points = points;
       for (const chart of this.charts) chart.draw(withGaps(points, stepMs), now, windowMs);
     } catch (problem) {
       if (problem.name !== "AbortError" && problem.status === 0) this.asked = 0; // the node was away

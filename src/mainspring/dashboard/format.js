@@ -3,6 +3,7 @@
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const tenth = new Intl.NumberFormat("en", { maximumFractionDigits: 1 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
+const UNITS = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
 
 /** 12,345; from a million on 1.2M. */
 export function count(value) {
@@ -26,17 +27,19 @@ export function span(ms) {
 }
 
 function pairOf(seconds) {
-  const units = [["d", 86_400], ["h", 3_600], ["min", 60], ["s", 1]];
-  const first = units.findIndex(([, length]) => seconds >= length);
-  const [name, length] = units[first];
-  const [lower, part] = units[first + 1] ?? ["", 1];
+  const first = UNITS.findIndex(([, length]) => seconds >= length);
+  const [name, length] = UNITS[first];
+  const [lower, part] = UNITS[first + 1] ?? ["", 1];
   const rest = lower ? Math.floor((seconds % length) / part) : 0;
   return `${Math.floor(seconds / length)} ${name}${rest ? ` ${rest} ${lower}` : ""}`;
 }
 
+/** How long ago, in its largest unit: 21 s ago, 2 min ago, 3 h ago. */
 export function ago(ms, now) {
   const passed = now - ms;
-  return passed < 1000 ? "just now" : `${span(Math.floor(passed / 1000) * 1000)} ago`;
+  if (passed < 1000) return "just now";
+  const [name, length] = UNITS.find(([, size]) => passed >= size * 1000);
+  return `${Math.floor(passed / 1000 / length)} ${name} ago`;
 }
 
 const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });

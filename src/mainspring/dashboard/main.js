@@ -3,7 +3,7 @@
 import { Api } from "./api.js";
 import { byView } from "./attention.js";
 import { h, fill, say } from "./dom.js";
-import { field, question, refused, announce, toast } from "./feedback.js";
+import { announce, field, prose, question, refused, toast } from "./feedback.js";
 import { count, moment } from "./format.js";
 import { help, listen } from "./keys.js";
 import { Live } from "./live.js";
@@ -142,7 +142,7 @@ function drawNotice(node, problem) {
   const text = silent ? `${problem.message}${since} ${problem.remedy}` : node && !problem && !node.ready ? `The node is not ready: ${node.reason}.` : "";
   notice.hidden = !text;
   notice.classList.toggle("warn", !silent);
-  say(notice, text);
+  if (notice.textContent !== text.replaceAll("`", "")) fill(notice, prose(text));
 }
 
 function badge(name, text, bad) {

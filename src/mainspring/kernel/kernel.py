@@ -117,8 +117,9 @@ class Kernel:
         self.blobs: BlobKeeper = BlobKeeper(data_dir, self.loop, self.clock, self.ids)
         self._adapters: list[str] = []
         self.exchange.on_quiet = self._wake_quiet
-        # For adapters: take a valid message, answer what they could not read, forget a connection that is gone.
+        # For adapters: take a valid message, refuse one, answer what they could not read, forget a connection.
         self.ingest: Callable[[Message, Origin], None] = self.exchange.ingest
+        self.refuse: Callable[..., None] = self.exchange.refuse
         self.reject: Callable[..., None] = self.exchange.reject
         self.forget: Callable[[Origin], None] = self.exchange.forget
         self.streams: dict[Any, Callable[[str], bool]] = self.exchange.streams  # by connection: does it want a type?

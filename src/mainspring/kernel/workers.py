@@ -138,7 +138,8 @@ class WorkerSlot(ActorSlot):
             return
         output = life.outputs.popleft()
         try:
-            message = parse(compact(encode_bytes(output)))  # also a `Message`: its actor may have put anything into it
+            # Also a `Message`: its actor may have put anything into it.
+            message = parse(compact(encode_bytes(output)), any_timestamp=True)
         except MainspringError as error:
             self._broken(life, _causation_of(output), error.message)
             return

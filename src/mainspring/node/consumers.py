@@ -23,7 +23,7 @@ import msgspec
 
 from mainspring.app import BlockingEvent, DeclaredConsumer, Event
 from mainspring.bus import Bus, LastCall
-from mainspring.bus.groups import Gate, Member, Position
+from mainspring.bus.groups import Gate, Member, MemberOrigin, Position
 from mainspring.bus.topics import ReadyEvent
 from mainspring.codec import Encoding
 from mainspring.data_types import decoder_of
@@ -187,6 +187,7 @@ class Consuming:
             member: _LocalMember = paced
         else:
             member = _LocalMember(declared.topic, declared.group, take)
+        member.origin = MemberOrigin(since=self.bus.clock.wall_ms(), program=True)
         member.sticky = declared.one_node or bool(limits.key_concurrency)
         member.key_window = limits.key_concurrency
         return member

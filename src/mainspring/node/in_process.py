@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime, timedelta
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from mainspring.bus import Bus, Published, envelope
 from mainspring.bus.access import Pattern, is_pattern
@@ -30,8 +30,10 @@ from mainspring.kernel import Kernel, Retry
 from mainspring.log import DamagedEvent
 from mainspring.loop import Clock, time_limit
 from mainspring.message import encode_bytes
+from mainspring.runs import Runtime
 
 T = TypeVar("T")
+_LOOK_S: Final = 1.0  # a run that is executed here may go to another node, which tells nobody
 
 
 class InProcess(NodeVerbs):
@@ -45,6 +47,8 @@ class InProcess(NodeVerbs):
         new_id: Callable[[], str],
         event_loop: asyncio.AbstractEventLoop | None,
         encoding: Encoding | None = None,
+        *,
+        runtime: Runtime,
     ) -> None:
         self.new_id: Callable[[], str] = new_id
         self.clock: Clock = bus.clock
@@ -53,6 +57,7 @@ class InProcess(NodeVerbs):
         self._kernel = kernel
         self._publish = publish
         self._encoding = encoding
+        self._runtime = runtime
 
     @property
     def run_check(self) -> Duration:
@@ -105,6 +110,15 @@ class InProcess(NodeVerbs):
             if encoding is not None:
                 answer = encoding.open_value(answer)
         return answer if reply is None else convert(answer, reply)
+
+    async def _while_in_work_here(self, run: str, ends_ms: int | None) -> None:
+        found = self._runtime.get(run)
+        if found is None:
+            return
+        limit_s = _LOOK_S if ends_ms is None else min(_LOOK_S, max(0, ends_ms - self.clock.now_ms()) / 1000)
+        with suppress(TimeoutError):
+            async with time_limit(limit_s):
+                await found.outcome()
 
     async def insist(self, work: Callable[[], Awaitable[T]]) -> T:
         return await work()

@@ -11,12 +11,14 @@ Stopping is bounded: stop intake, finish what was accepted, give back what is he
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import logging
 import shutil
 import ssl
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
+from itertools import filterfalse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +29,16 @@ from mainspring.bus import Checker
 from mainspring.errors import BootError
 from mainspring.import_path import find_object
 from mainspring.node.core import Core
-from mainspring.server import Connections, GuardedRunner, LostLeases, NdjsonServer, NodeParts, add_websocket
+from mainspring.server import (
+    Connections,
+    GuardedRunner,
+    LostLeases,
+    NdjsonPort,
+    NdjsonServer,
+    NodeParts,
+    add_websocket,
+    listen_address,
+)
 from mainspring.server.http import (
     Dashboard,
     Face,
@@ -85,18 +96,23 @@ class Node(Core):
         self._web: asyncio.Task[web.AppRunner] | None = None
         self._private: asyncio.Task[Path] | None = None
         self.ndjson: NdjsonServer | None = None
+        self.ndjson_port: NdjsonPort | None = None
         self.guests: LoopSocketServer | None = None
 
     async def _prepare(self) -> None:
         await super()._prepare()
-        _refuse_open_doors(self.settings, has_tokens=self.tokens.is_required)
+        hosts = [self.settings.host]
+        if self.settings.kernel_tcp:
+            hosts.append(listen_address(self.settings.kernel_tcp)[0])
+        _refuse_open_doors(self.settings, hosts, has_tokens=self.tokens.is_required)
         if self.tokens.is_required and not self.tokens.book:
             logger.warning("tokens are needed here and there is none: nobody can connect until tokens_file has a line")
         self.app: App | None = load_program(self._program)
 
     async def _stop_intake(self) -> None:
         stopping = [site.stop() for site in self._sites]
-        await asyncio.gather(*stopping, *([self.ndjson.quiesce()] if self.ndjson else []))
+        stopping += [each.quiesce() for each in (self.ndjson, self.ndjson_port) if each is not None]
+        await asyncio.gather(*stopping)
 
     async def _adapt(self) -> list[str]:
         """Open the sockets; gives their addresses."""
@@ -107,6 +123,8 @@ class Node(Core):
             )
             await self._undo_later(self.ndjson.start, self.ndjson.stop)
             addresses.append(self.ndjson.address)
+        if settings.kernel_tcp:
+            addresses.append(await self._listen_for_lines())
         if "loop" in self._sockets:
             from mainspring.guests.socket import LoopSocketServer  # optional parts are imported when they are used
 
@@ -134,13 +152,31 @@ class Node(Core):
         return await self._web
 
     async def _new_runner(self) -> web.AppRunner:
-        connections = Connections(self.settings)
-        self._in_background(connections.watch())
-        runner = web_runner(
-            self, self._new_id, connections=connections, private=True, ndjson=self.ndjson, guests=self.guests
-        )
+        sockets: dict[str, Any] = {"ndjson": self.ndjson, "ndjson_port": self.ndjson_port, "guests": self.guests}
+        runner = web_runner(self, self._new_id, connections=self._connections, private=True, **sockets)
         await self._undo_later(runner.setup, runner.cleanup)
         return runner
+
+    @functools.cached_property
+    def _connections(self) -> Connections:
+        """Those of the ports."""
+        connections = Connections(self.settings)
+        self._in_background(connections.watch())
+        return connections
+
+    async def _listen_for_lines(self) -> str:
+        """NDJSON over TCP."""
+        needs_token = self.tokens.is_required
+        self.ndjson_port = port = NdjsonPort(
+            self.kernel,
+            self.bus,
+            listen_address(self.settings.kernel_tcp),
+            self._connections,
+            authenticator=_authenticator(self, self._new_id) if needs_token else None,
+            tls=_tls(self.settings),
+        )
+        await self._undo_later(port.start, port.stop)
+        return port.address
 
     async def _listen(self) -> str:
         """WebSocket and HTTP on one port."""
@@ -286,25 +322,25 @@ def load_program(program: App | str | None) -> App | None:
     return found
 
 
-def _refuse_open_doors(settings: Settings, *, has_tokens: bool) -> None:
+def _refuse_open_doors(settings: Settings, hosts: Iterable[str], *, has_tokens: bool) -> None:
     """Without tokens everybody who can connect may do everything, so only this machine may connect."""
-    host = settings.host
-    if host == "localhost":
-        return
+    for host in filterfalse(_is_loopback, dict.fromkeys(hosts)):
+        if not has_tokens:
+            raise BootError(
+                f"listening on {host} without tokens would let everybody in",
+                remedy="make one with `mainspring token new --agent NAME --scope admin` and put its line into "
+                "MAINSPRING_TOKENS or `tokens` in mainspring.toml; or listen on 127.0.0.1",
+                code="open_door",
+            )
+        if not settings.tls_cert:
+            logger.warning("listening on %s without TLS: whoever sees the traffic sees the tokens; set tls_cert", host)
+
+
+def _is_loopback(host: str) -> bool:
     try:
-        if ipaddress.ip_address(host).is_loopback:
-            return
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        pass  # a name: where it leads can change
-    if not has_tokens:
-        raise BootError(
-            f"listening on {host} without tokens would let everybody in",
-            remedy="make one with `mainspring token new --agent NAME --scope admin` and put its line into "
-            "MAINSPRING_TOKENS or `tokens` in mainspring.toml; or listen on 127.0.0.1",
-            code="open_door",
-        )
-    if not settings.tls_cert:
-        logger.warning("listening on %s without TLS: whoever sees the traffic sees the tokens; set tls_cert", host)
+        return False  # a name: where it leads can change
 
 
 def _tls(settings: Settings) -> ssl.SSLContext | None:

@@ -15,7 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from mainspring.bus import Bus, NewEvent
-from mainspring.bus.groups import Gate, Group, Member, Position
+from mainspring.bus.groups import Gate, Group, Member, MemberOrigin, Position
 from mainspring.bus.topics import ReadyEvent, topic_from
 from mainspring.errors import MainspringError
 from mainspring.kernel import Kernel
@@ -179,6 +179,7 @@ class NodeLane(Member):
             await bus.groups.store(self.group)
         self.settlement = Settlement(bus, self.port.log, self.port.runtime, self.group, self)
         self._joined = True
+        self.origin = MemberOrigin(since=bus.clock.wall_ms(), program=True)
         self.group.join(self)
         bus.delivery.wake(self.group)
 

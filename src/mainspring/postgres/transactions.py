@@ -88,7 +88,7 @@ def start_run(
 
 
 def enqueue(
-    connection: Any, task: Task[..., Any] | EnqueueOptions[...], *args: Any, schema: str = SCHEMA, **kwargs: Any
+    connection: Any, task: Task[..., Any] | EnqueueOptions[..., Any], *args: Any, schema: str = SCHEMA, **kwargs: Any
 ) -> Any:
     """Have a task done with the caller's transaction; gives its id, for `task.handle(id)` (awaited with an async one).
 

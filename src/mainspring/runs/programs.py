@@ -69,7 +69,7 @@ def bind(program: Any, args: tuple[Any, ...], perform: Any) -> Any:
     """The coroutine or generator object; TypeError when the arguments do not fit. Runs nothing of the body."""
     form = form_of(program)
     if form == "bound":
-        return program.__bind_program__(args)
+        return program.__bind_program__(args, perform)
     try:
         return program(*args, perform) if form == "coroutine" else program(*args)
     except TypeError:

@@ -126,6 +126,7 @@ class Runtime:
         self._runs: dict[str, Run[Any]] = {}
         self._scheduler.on_outcome.append(lambda run, outcome: self._runs.pop(run.id, None))
         source = random or random_module.SystemRandom()
+        self.random: random_module.Random = source  # gives programs their random numbers
         self._durable: DurableRuns | None = None
         if log is not None:
             self._durable = DurableRuns(

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextvars
 import functools
 import inspect
+import types
+import weakref
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, ClassVar
 
@@ -26,6 +28,7 @@ Around = Callable[..., Awaitable[Any]]
 
 _key: contextvars.ContextVar[str] = contextvars.ContextVar("mainspring_step_key")
 _classes: dict[tuple[Any, ...], type[Step]] = {}
+_signatures: weakref.WeakKeyDictionary[Callable[..., Any], inspect.Signature] = weakref.WeakKeyDictionary()
 
 
 class Step(Effect[Any]):
@@ -35,15 +38,13 @@ class Step(Effect[Any]):
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     attempts: Attempts
+    named: dict[str, Any]  # the arguments, by the names of the parameters
 
     __hints__: ClassVar[dict[str, Any]]
 
     def __arguments__(self) -> Any:
-        bound = inspect.signature(self.function).bind(*self.args, **self.kwargs)
         name, hints = type(self).__name__, self.__hints__
-        return {
-            each: Raw(encode(value, f"{name}({each})", hints.get(each, Any))) for each, value in bound.arguments.items()
-        }
+        return {each: Raw(encode(value, f"{name}({each})", hints.get(each, Any))) for each, value in self.named.items()}
 
 
 class StepHandler(RegisteredHandler):
@@ -100,8 +101,17 @@ def step_of(
             "__hints__": hints,
         }
         found = _classes[key] = EffectMeta(name, (Step,), namespace)
-    inspect.signature(function).bind(*args, **kwargs)
-    return found(function, args, kwargs, attempts)
+    return found(function, args, kwargs, attempts, _signature(function).bind(*args, **kwargs).arguments)
+
+
+def _signature(function: Callable[..., Any]) -> inspect.Signature:
+    """Kept, because a program calls the same function again and again."""
+    if not isinstance(function, types.FunctionType):  # a method or a partial is another object each time
+        return inspect.signature(function)
+    signature = _signatures.get(function)
+    if signature is None:
+        signature = _signatures[function] = inspect.signature(function)
+    return signature
 
 
 def idempotency_key() -> str:

@@ -1,6 +1,7 @@
 """The adapters of a node: WebSocket, HTTP and NDJSON. Bytes in, calls out; no rules of their own.
 
-- `websocket`: the bus over WebSocket. `ndjson`: the kernel's socket. `batch`: the same lines from standard input.
+- `websocket`: the bus over WebSocket. `ndjson`: the kernel's socket. `ndjson_port`: its lines over TCP.
+  `batch`: the same lines from standard input.
 - `connections`: how many connections the port has, and how long one may keep the node waiting.
 - `asgi`: HTTP, WebSocket and dashboard inside another web application.
 - `http/`: every HTTP operation, and the pages on the same port.
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from mainspring.server.health import LostLeases as LostLeases
     from mainspring.server.health import NodeParts as NodeParts
     from mainspring.server.ndjson import NdjsonServer as NdjsonServer
+    from mainspring.server.ndjson_port import NdjsonPort as NdjsonPort
+    from mainspring.server.ndjson_port import listen_address as listen_address
     from mainspring.server.websocket import add_websocket as add_websocket
 
 _HOMES: Final = {
@@ -30,6 +33,7 @@ _HOMES: Final = {
     "mainspring.server.connections": "Connections GuardedRunner forget_applications",
     "mainspring.server.health": "LostLeases NodeParts",
     "mainspring.server.ndjson": "NdjsonServer",
+    "mainspring.server.ndjson_port": "NdjsonPort listen_address",
     "mainspring.server.websocket": "add_websocket",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)

@@ -1,4 +1,4 @@
-"""The connections of the port: how many there are, from where, and for how long one may keep the node waiting.
+"""The connections of the ports: how many there are, from where, and for how long one may keep the node waiting.
 
 A connection costs a descriptor before it has said a word, so strangers are limited here, before any token is looked at.
 A connection that has sent no complete request after `header_timeout_ms` is closed; between two requests it may rest for
@@ -16,12 +16,14 @@ and one that takes longer than `body_timeout_ms` ends its connection.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import resource
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
@@ -40,17 +42,30 @@ LOOK_S: Final = 2.0  # between two looks at unfinished frames
 MOST_UNFINISHED: Final = 64 << 20  # bytes of unfinished frames of all connections
 SMALL: Final = 1_024  # a peer that only answers pings sends less between two looks
 
-_ANSWER: Final = b"HTTP/1.1 %b\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_FULL: Final = _ANSWER % b"503 Service Unavailable"
-_TOO_MANY: Final = _ANSWER % b"429 Too Many Requests"
+
+def _answer(status: HTTPStatus, message: str, remedy: str) -> bytes:
+    """A whole response with its problem document: there is no web server yet that could write one."""
+    code = "limit_reached"
+    problem = {"type": f"urn:mainspring:problem:{code}", "title": status.phrase, "status": status.value, "code": code}
+    body = json.dumps({**problem, "message": message, "detail": f"{message.rstrip('.')}: {remedy}", "remedy": remedy})
+    headers = f"Content-Type: application/problem+json\r\nContent-Length: {len(body)}\r\nRetry-After: 1\r\n"
+    return f"HTTP/1.1 {status.value} {status.phrase}\r\n{headers}Connection: close\r\n\r\n{body}".encode()
+
+
+_FULL: Final = _answer(HTTPStatus.SERVICE_UNAVAILABLE, "The node has all the connections it may.", "Try again later.")
+_TOO_MANY: Final = _answer(
+    HTTPStatus.TOO_MANY_REQUESTS, "This address has all the connections it may.", "Use one for many requests."
+)
 
 
 class Connection(asyncio.Protocol):
-    """One connection, between its transport and the web server."""
+    """One connection, between its transport and what serves it."""
 
-    def __init__(self, connections: Connections, inner: Any) -> None:
+    def __init__(self, connections: Connections, inner: Any, refusal: bytes | None = None) -> None:
+        """`refusal` is written to one that there is no room for, in place of an HTTP response."""
         self._connections = connections
         self._inner = inner
+        self._refusal = refusal
         self._timer: asyncio.TimerHandle | None = None
         self.transport: Any = None
         self.source: str = ""  # the address it counts for; empty: none
@@ -65,7 +80,7 @@ class Connection(asyncio.Protocol):
         refusal = self._connections.admit(self)
         if refusal is not None:
             self._inner = None
-            self.transport.write(refusal)
+            self.transport.write(self._refusal or refusal)
             self.transport.close()
             return
         self._timer = asyncio.get_running_loop().call_later(self._connections.header_s, self._is_late)
@@ -208,6 +223,13 @@ class Connections:
                     self._resting[connection] = None
 
         return note
+
+    def speaks_lines(self, transport: Any) -> None:
+        """The peer of this transport is let in, and stays as long as it wants."""
+        connection = self._open.get(transport)
+        if connection is not None:
+            connection.asked()
+            self._silent.pop(connection, None)
 
     # -- frames that do not end
 

@@ -23,7 +23,7 @@ from mainspring.log import Durability, Log
 from mainspring.loop import Loop, Watchdog
 from mainspring.runs import Runtime
 from mainspring.server.connections import Connections
-from mainspring.server.ndjson import NdjsonServer
+from mainspring.server.ndjson import LineServer
 from mainspring.status import AttentionDesk, NodeHistory
 
 STUCK_MS: Final = 30_000  # a turn that waits so long while requests are answered waits for ever
@@ -75,7 +75,8 @@ class NodeParts:
     runtime: Runtime | None = None
     heartbeat: Heartbeat | None = None
     cluster: Cluster | None = None
-    ndjson: NdjsonServer | None = None
+    ndjson: LineServer | None = None
+    ndjson_port: LineServer | None = None
     guests: LoopSocket | None = None
     durability: Callable[[], Durability | None] = lambda: None  # None: the engine's server was never heard
     connections: Connections | None = None

@@ -329,7 +329,8 @@ def _beats(node: NodeParts) -> Iterator[Metric]:
 
 def _connections(node: NodeParts) -> Iterator[Metric]:
     """Requests by route and status, and how many are connected to which socket."""
-    ndjson, guests = node.ndjson, node.guests
+    lines = [each for each in (node.ndjson, node.ndjson_port) if each is not None]
+    guests = node.guests
     requests = [((method, route, str(status)), n) for (method, route, status), n in node.requests.items()]
     yield _counter("http_requests", "HTTP requests answered.", requests, "method", "route", "status")
     if node.connections is not None:
@@ -338,9 +339,11 @@ def _connections(node: NodeParts) -> Iterator[Metric]:
         yield _gauge("port_connections", "Connections of the port, WebSockets too.", len(node.connections))
         yield _counter("port_connections_ended", closed, node.connections.closed.items(), "reason")
         yield _gauge("unfinished_frame_bytes", unfinished, node.connections.unfinished)
-    if ndjson is not None:
-        yield _gauge("ndjson_connections", "Clients of the kernel's socket.", ndjson.connections)
-        yield _counter("ndjson_accepted", "Clients of the kernel's socket since the start.", ndjson.accepted)
+    if lines:
+        accepted = "Clients of the kernel's socket and of kernel_tcp since the start."
+        connected = sum(each.connections for each in lines)
+        yield _gauge("ndjson_connections", "Clients of the kernel's socket and of kernel_tcp.", connected)
+        yield _counter("ndjson_accepted", accepted, sum(each.accepted for each in lines))
     if guests is not None:
         yield _gauge("sysloop_sessions", "Guests of the loop's socket.", guests.guests)
         yield _counter("sysloop_accepted", "Guests of the loop's socket since the start.", guests.accepted)

@@ -1,4 +1,4 @@
-"""NDJSON: one message per line, over a unix socket.
+"""NDJSON: one message per line, over a unix socket. `ndjson_port` has the same lines over TCP.
 
 This adapter reads lines, hands valid messages to the kernel and writes what the kernel gives back. It knows nothing of
 routes, handlers or timers, and it changes nothing in a message.
@@ -79,7 +79,7 @@ class LineOrigin:
         self.gone = False
         self.unfinished: int = 0  # handed to the kernel and neither answered nor settled
         self._kernel = kernel
-        self._ingest = kernel.ingest
+        self._ingest: Callable[[Message, Any], None] = kernel.ingest
         self._missed = 0
 
     def take(self, line: bytes | None) -> None:
@@ -306,19 +306,17 @@ class NdjsonConnection(LineOrigin, asyncio.Protocol):
         self._transport.abort()
 
 
-class NdjsonServer:
-    """The unix socket of a kernel: directory 0700, socket 0600, a stale socket replaced, a live one respected.
+class LineServer:
+    """A place where clients of a kernel connect and speak lines.
 
     `stop` writes what is left and gives a client that does not read `grace_ms`, by the kernel's clock, to take it.
     """
 
-    def __init__(self, kernel: Kernel, path: str | os.PathLike[str], *, grace_ms: float = 2_000) -> None:
-        self.path: Path = Path(path)
+    def __init__(self, kernel: Kernel, *, grace_ms: float = 2_000) -> None:
         self._kernel = kernel
         self._grace_ms = grace_ms
         self._server: asyncio.Server | None = None
         self._connections: set[NdjsonConnection] = set()
-        self._identity: Identity | None = None
         self._emptied: asyncio.Future[None] | None = None
         self.accepted: int = 0  # connections since the start
 
@@ -326,6 +324,40 @@ class NdjsonServer:
     def connections(self) -> int:
         """How many clients are connected."""
         return len(self._connections)
+
+    def _left(self) -> None:
+        if self._emptied is not None and not self._connections:
+            wake(self._emptied)
+
+    async def quiesce(self) -> None:
+        """Accept no client and read nothing any more; answers still go out."""
+        if self._server is not None:
+            self._server.close()
+        for connection in tuple(self._connections):
+            connection.stop_reading()
+
+    async def stop(self) -> None:
+        """Write what is left, close every connection. Idempotent."""
+        await self.quiesce()
+        for connection in tuple(self._connections):
+            connection.hang_up()
+        if self._connections:
+            self._emptied = asyncio.get_running_loop().create_future()
+            timer = self._kernel.loop.schedule(self._grace_ms, wake, self._emptied)
+            await self._emptied
+            self._kernel.loop.cancel(timer)
+        for connection in tuple(self._connections):
+            connection.abort()
+        self._server = None
+
+
+class NdjsonServer(LineServer):
+    """The unix socket of a kernel: directory 0700, socket 0600, a stale socket replaced, a live one respected."""
+
+    def __init__(self, kernel: Kernel, path: str | os.PathLike[str], *, grace_ms: float = 2_000) -> None:
+        super().__init__(kernel, grace_ms=grace_ms)
+        self.path: Path = Path(path)
+        self._identity: Identity | None = None
 
     @property
     def address(self) -> str:
@@ -348,29 +380,8 @@ class NdjsonServer:
         self.accepted += 1
         return NdjsonConnection(self._kernel, self._connections, self._left)
 
-    def _left(self) -> None:
-        if self._emptied is not None and not self._connections:
-            wake(self._emptied)
-
     async def quiesce(self) -> None:
-        """Accept no client and read nothing any more; answers still go out."""
-        if self._server is not None:
-            self._server.close()
+        """Remove the socket, too."""
         remove_socket(self.path, self._identity)
         self._identity = None
-        for connection in tuple(self._connections):
-            connection.stop_reading()
-
-    async def stop(self) -> None:
-        """Write what is left, close every connection, remove the socket. Idempotent."""
-        await self.quiesce()
-        for connection in tuple(self._connections):
-            connection.hang_up()
-        if self._connections:
-            self._emptied = asyncio.get_running_loop().create_future()
-            timer = self._kernel.loop.schedule(self._grace_ms, wake, self._emptied)
-            await self._emptied
-            self._kernel.loop.cancel(timer)
-        for connection in tuple(self._connections):
-            connection.abort()
-        self._server = None
+        await super().quiesce()

@@ -58,6 +58,7 @@ class WebSocketFace:
         socket = web.WebSocketResponse(
             heartbeat=self._settings.ping_interval_ms / 1000,
             compress=False,
+            autoclose=False,
             max_msg_size=self._settings.max_frame_bytes * OVERLOAD,
             decode_text=False,
             protocols=chosen_protocol(request),
@@ -158,6 +159,10 @@ async def _read(socket: web.WebSocketResponse[bool], session: Session, outlet: O
         elif kind is WSMsgType.BINARY:
             session.refuse(BadFrame("a binary frame", remedy="send JSON as text frames"))
         else:
+            if kind is WSMsgType.CLOSE:
+                outlet.close()
+                is_code = message.data != WSCloseCode.ABNORMAL_CLOSURE and message.data < 5000
+                await socket.close(code=WSCloseCode.OK if is_code else WSCloseCode.PROTOCOL_ERROR)
             return
         taken += 1
         if session.congested or outlet.overloaded:

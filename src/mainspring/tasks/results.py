@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final, Literal
+from collections.abc import AsyncIterator, Coroutine, Generator
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, TypeVar
 
 import msgspec
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mainspring.tasks.ports import StoredReport, TaskPort
     from mainspring.tasks.task import Task
 
+T = TypeVar("T", covariant=True)
 State = Literal["progress", "retrying", "done", "failed", "cancelled", "expired"]
 FINAL: Final = frozenset({"done", "failed", "cancelled", "expired"})
 REMEMBERED: Final = 10_000
@@ -46,6 +47,7 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     value: msgspec.Raw = msgspec.Raw(b"null")
     error: str = ""
     failure: KeptError | None = None  # of an attempt that raised
+    duration_ms: int | None = None  # of the attempt that ended; None: it did not begin
 
     @property
     def final(self) -> bool:
@@ -82,6 +84,7 @@ def encode_record(
     error: str = "",
     encoding: Encoding | None = None,
     failure: KeptError | None = None,
+    duration_ms: int | None = None,
 ) -> bytes:
     """A record's payload. Raises NotStorable for a value that JSON cannot say."""
     try:
@@ -90,7 +93,7 @@ def encode_record(
             raw = msgspec.Raw(encoding.seal(raw))
     except (TypeError, ValueError, RecursionError) as problem:
         raise NotStorable(f"it cannot be written as JSON: {problem}", remedy="return what JSON has") from None
-    return msgspec.json.encode(TaskRecord(state, name, attempt, raw, error, failure))
+    return msgspec.json.encode(TaskRecord(state, name, attempt, raw, error, failure, duration_ms))
 
 
 class TaskRecords:
@@ -175,7 +178,7 @@ class TaskRecords:
             wake(waiter)
 
 
-class TaskHandle:
+class TaskHandle(Generic[T]):
     """One call of a task by its id. Cheap; nothing is asked of the node until a verb is used.
 
     The verbs are awaited, but not in plain functions and not where the app uses a `SyncClient`.
@@ -189,18 +192,20 @@ class TaskHandle:
         self._mine = mine
 
     @blocking_verb
-    def result(self, timeout: Duration | None = None) -> Any:
+    def result(self, timeout: Duration | None = None) -> Coroutine[Any, Any, T]:
         """What the task returned, in the type that its function declares.
 
         Raises TaskFailed when it is a dead letter, TaskCancelled, TaskExpired, and TimedOut. A task declared without
         results, and one whose result has expired, is waited for in vain.
         """
-        return self._port.call(self._result(timeout), for_ever=timeout is None)
+        found: Coroutine[Any, Any, T] = self._port.call(self._result(timeout), for_ever=timeout is None)
+        return found
 
     @blocking_verb
-    def state(self) -> Any:
+    def state(self) -> Coroutine[Any, Any, str]:
         """The newest that is known: waiting, progress, retrying, done, failed, cancelled or expired."""
-        return self._port.call(self._state())
+        found: Coroutine[Any, Any, str] = self._port.call(self._state())
+        return found
 
     async def progress(self) -> AsyncIterator[Any]:
         """What the task reports while it works; ends when the task does."""
@@ -212,19 +217,21 @@ class TaskHandle:
                 yield msgspec.json.decode(seen.value if encoding is None else encoding.open(seen.value))
 
     @blocking_verb
-    def cancel(self, reason: str = "") -> Any:
+    def cancel(self, reason: str = "") -> Coroutine[Any, Any, None]:
         """Ask for the task to end: it will not be started, or is interrupted where it waits. Durable when it returns.
 
         A task that has already ended stays as it is.
         """
-        return self._port.call(self._cancel(reason))
+        found: Coroutine[Any, Any, None] = self._port.call(self._cancel(reason))
+        return found
 
-    async def _result(self, timeout: Duration | None) -> Any:
+    async def _result(self, timeout: Duration | None) -> T:
         task = self._task
         await task.registry.ready(task)
         limit = None if timeout is None else seconds(timeout)
         record = await task.registry.records(task).wait(self.id, mine=self._mine, timeout=limit)
-        return task.decode_result(record.outcome(self.id))
+        result: T = task.decode_result(record.outcome(self.id))
+        return result
 
     async def _state(self) -> str:
         task = self._task
@@ -247,8 +254,22 @@ class TaskHandle:
     def _port(self) -> TaskPort:
         return self._task.registry.port
 
-    def __await__(self) -> Any:
+    def __await__(self) -> Generator[Any, Any, T]:
         return self.result().__await__()
 
     def __repr__(self) -> str:
         return f"TaskHandle({self.id!r})"
+
+
+if TYPE_CHECKING:
+
+    class BlockingTaskHandle(TaskHandle[T]):
+        """What `enqueue` gives in a plain function: its verbs wait there. On an event loop `enqueue` is awaited."""
+
+        def result(self, timeout: Duration | None = None) -> T: ...  # type: ignore[override]
+        def state(self) -> str: ...  # type: ignore[override]
+        def cancel(self, reason: str = "") -> None: ...  # type: ignore[override]
+        def __await__(self) -> Generator[Any, Any, TaskHandle[T]]: ...  # type: ignore[override]
+
+else:
+    BlockingTaskHandle = TaskHandle

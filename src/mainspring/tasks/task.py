@@ -7,12 +7,12 @@ what the task knows about itself. A plain function runs in a thread, an `async d
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -24,7 +24,7 @@ from mainspring.loop import HandlerThreads, blocking_verb, runs_in_thread
 from mainspring.retries import Backoff, Retries, retries_of
 from mainspring.task_topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, NewCall, Priority, TaskTopics
 from mainspring.tasks.errors import not_served
-from mainspring.tasks.results import TaskHandle, TaskRecords
+from mainspring.tasks.results import BlockingTaskHandle, TaskHandle, TaskRecords
 
 if TYPE_CHECKING:
     from mainspring.client import Client, SyncClient
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from mainspring.tasks.ports import TaskPort
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R = TypeVar("R", covariant=True)
+T = TypeVar("T")
 
 CELERY: Final = {"delay": "enqueue(...)", "apply_async": 'options(delay="1m").enqueue(...)'}
 
@@ -272,7 +273,7 @@ class Task(Generic[P, R]):
         self.leave_out(others)
         if registry.encoding is not None:
             self.decode_result = registry.encoding.decoder(self.decode_result)
-        self._without_options: EnqueueOptions[P] = EnqueueOptions(self, {})
+        self._without_options: EnqueueOptions[P, R] = EnqueueOptions(self, {})
         self.__doc__ = function.__doc__
         self.__name__ = name
 
@@ -286,6 +287,12 @@ class Task(Generic[P, R]):
             )
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
+    @overload
+    def enqueue(self: Task[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> BlockingTaskHandle[T]: ...
+
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingTaskHandle[R]: ...
+
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Have it done soon; gives its `TaskHandle`. Durable when it returns. Awaited, but not in plain functions."""
         return self._without_options.enqueue(*args, **kwargs)
@@ -294,7 +301,7 @@ class Task(Generic[P, R]):
         """Have many calls done, each given by a tuple of its arguments; their handles. Durable when it returns."""
         return self._without_options.enqueue_many(calls)
 
-    def options(self, **options: Unpack[CallOptions]) -> EnqueueOptions[P]:
+    def options(self, **options: Unpack[CallOptions]) -> EnqueueOptions[P, R]:
         """How the next calls are enqueued: `await send_mail.options(delay="1h").enqueue("ada")`.
 
         `delay` or `at` hold a call back. Calls of a higher `priority` are started first. Calls with the same `key` are
@@ -304,7 +311,13 @@ class Task(Generic[P, R]):
         """
         return EnqueueOptions(self, options)
 
-    def handle(self, id: str) -> TaskHandle:
+    @overload
+    def handle(self: Task[P, Coroutine[Any, Any, T]], id: str) -> TaskHandle[T]: ...
+
+    @overload
+    def handle(self, id: str) -> TaskHandle[R]: ...
+
+    def handle(self, id: str) -> TaskHandle[Any]:
         """The handle of a call that was enqueued elsewhere."""
         return TaskHandle(self, id, mine=False)
 
@@ -350,10 +363,10 @@ class Task(Generic[P, R]):
         return go() if around is None else around("task", self.name, (args, kwargs), context, go)
 
 
-class EnqueueOptions(Generic[P]):
+class EnqueueOptions(Generic[P, R]):
     """A task together with how its next calls are enqueued. Made by `Task.options`."""
 
-    def __init__(self, task: Task[P, Any], options: CallOptions) -> None:
+    def __init__(self, task: Task[P, R], options: CallOptions) -> None:
         unknown = options.keys() - CallOptions.__annotations__.keys()
         if unknown:
             raise BadTask(
@@ -373,6 +386,14 @@ class EnqueueOptions(Generic[P]):
         self._delay_ms = duration_ms(options.get("delay", 0))
         self._not_before = 0 if at is None else round(at.timestamp() * 1000)
 
+    @overload
+    def enqueue(
+        self: EnqueueOptions[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs
+    ) -> BlockingTaskHandle[T]: ...
+
+    @overload
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> BlockingTaskHandle[R]: ...
+
     @blocking_verb
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """`Task.enqueue` with these options."""
@@ -386,7 +407,7 @@ class EnqueueOptions(Generic[P]):
         port = self._task.registry.port
         return port.call(self._enqueue_many(port, calls))
 
-    async def _enqueue(self, port: TaskPort, call: msgspec.Raw) -> TaskHandle:
+    async def _enqueue(self, port: TaskPort, call: msgspec.Raw) -> TaskHandle[Any]:
         task = self._task
         await task.registry.ready(task)
         unique = self._options.get("unique")
@@ -394,10 +415,10 @@ class EnqueueOptions(Generic[P]):
         await port.publish(self._topic, self._new_call(id, call, self._headers(port.wall_ms)))
         return TaskHandle(task, id, mine=True)
 
-    async def _enqueue_many(self, port: TaskPort, calls: Iterable[tuple[Any, ...]]) -> list[TaskHandle]:
+    async def _enqueue_many(self, port: TaskPort, calls: Iterable[tuple[Any, ...]]) -> list[TaskHandle[Any]]:
         task = self._task
         await task.registry.ready(task)
-        handles: list[TaskHandle] = []
+        handles: list[TaskHandle[Any]] = []
         headers = self._headers(port.wall_ms)
 
         def each() -> Iterator[NewCall]:

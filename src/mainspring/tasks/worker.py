@@ -131,6 +131,10 @@ class _Taken(msgspec.Struct, eq=False):
     task: Task[..., Any] | None = None  # None: it is not declared here
     context: TaskContext | None = None  # of the function, once it is called
     interrupted: str = ""  # why, if it was
+    began: float | None = None  # on the loop's clock, once the function is called
+
+    def duration_ms(self, now: float) -> int | None:
+        return None if self.began is None else round((now - self.began) * 1000)
 
 
 class Release(Protocol):
@@ -165,8 +169,7 @@ class Outcomes:
             return
         if taken.keep:
             failure = None if error is None else error_keeping.keep(error)
-            record = encode_record("retrying", taken.name, event.attempt, None, reason, failure=failure)
-            self._port.put(Report(taken.lane.results, self._port.new_id(), record, taken.id))
+            self._port.put(self._record(taken, "retrying", None, reason, failure))
         self.refuse(taken, policy.backoff.delay_ms(event.attempt, self._port.random) / 1000, reason)
 
     def ended(self, taken: _Taken, state: State, *, value: Any = None, error: str = "") -> None:
@@ -207,7 +210,8 @@ class Outcomes:
             self._loop.call_soon_threadsafe(self._port.put, report)
 
     def _record(self, taken: _Taken, state: State, value: Any, error: str, failure: KeptError | None = None) -> Report:
-        record = encode_record(state, taken.name, taken.event.attempt, value, error, self._encoding, failure)
+        lasted = taken.duration_ms(self._loop.time())
+        record = encode_record(state, taken.name, taken.event.attempt, value, error, self._encoding, failure, lasted)
         return Report(taken.lane.results, self._port.new_id(), record, taken.id)
 
     def _settle(self, taken: _Taken, reports: tuple[Report, ...]) -> None:
@@ -652,6 +656,7 @@ class Worker:
             if waiting is not None and not await waiting:
                 self._release(taken)
                 return
+            taken.began = self._time()
             if not limit_s and event.span is None:
                 value = await task.call(event.raw_payload, context, self._threads)
             else:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.chromium import ARGUMENTS, chromium
 from tests.support.client_node import Node
-from tests.support.javascript import folder_with_ws
+from tests.support.javascript import javascript_folder
 from tests.support.paths import ROOT
 
 HERE = Path(__file__).parent
@@ -61,7 +61,7 @@ process.exit(0);
 @pytest.fixture(scope="session")
 def node_js() -> Path:
     """A folder from which Node finds the package `ws`."""
-    return folder_with_ws()
+    return javascript_folder()
 
 
 def under_node(

@@ -78,6 +78,17 @@ def test_a_new_node_helps_with_the_first_steps(tmp_path: Path, dashboard: Opener
         expect(page.page.get_by_role("region", name="This node is new")).to_be_hidden()
 
 
+def test_what_quotas_refused_and_a_disk_that_fills_are_on_the_first_page(tmp_path: Path, dashboard: Opener) -> None:
+    env = {**OFTEN, "MAINSPRING_QUOTA_TOPICS": "1", "MAINSPRING_DISK_WARN": "100%"}
+    with Serving(folder=tmp_path, env=env, engine="sqlite") as node:
+        url = url_of(node)
+        page = dashboard(url)
+        statuses = [call(url, f"/topics/t{number}/events", {"payload": 1})[0] for number in range(3)]
+        assert statuses == [201, 429, 429]
+        page.see("Refused by quotas: topics 2.")
+        expect(need(page, "disk").get_by_role("link", name="disk", exact=True)).to_have_attribute("href", "#/topics")
+
+
 def test_failures_come_first_and_go_when_they_are_dealt_with(failing: FailingShop, dashboard: Opener) -> None:
     url = failing.url
     page = dashboard(url)

@@ -80,6 +80,9 @@ def test_a_group_shows_what_members_at_other_nodes_hold(pair: Cluster, dashboard
         expect(leases).to_have_count(5)
         expect(leases.first).to_contain_text("right")
         expect(page.row("Groups", "packing")).to_contain_text("20")
+        members = page.page.get_by_role("table", name="Members").locator("tbody tr")
+        expect(members).to_have_count(1)
+        expect(members.first).to_contain_text("right")
 
 
 def test_a_node_without_its_server_says_so_and_recovers(pair: Cluster, dashboard: Opener) -> None:

@@ -87,7 +87,7 @@ def picture(page: Dashboard, name: str, folder: Path) -> None:
 
 
 def test_the_overview(busy: str, dashboard: Opener, tmp_path: Path) -> None:
-    page = dashboard(busy, **SCREEN)
+    page = dashboard(busy, viewport={"width": 1200, "height": 1040})
     page.page.get_by_role("region", name="Events per second").wait_for()
     picture(page, "dashboard-overview", tmp_path)
 

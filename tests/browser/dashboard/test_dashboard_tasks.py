@@ -67,7 +67,7 @@ def test_a_call_that_failed_is_found_understood_retried_and_another_discarded(
     expect(page.rows("Calls")).to_have_count(2)
     page.row("Calls", "no way to ada").click()
     detail = page.page.locator(".detail")
-    detail.get_by_text("ConnectionError: no way to ada").wait_for()
+    detail.get_by_text("ConnectionError: no way to ada").first.wait_for()
     (folder / "up").touch()
     detail.get_by_role("button", name="Retry").click()
     page.toast("1 call was sent back.")
@@ -101,7 +101,7 @@ def test_a_schedule_that_failed_comes_first_and_says_why(node: tuple[str, Path],
     page.toast("app/shop/yearly was run.")
     expect(page.rows("Schedules").first).to_contain_text("failed")
     page.rows("Schedules").first.click()
-    page.page.locator(".detail").get_by_text("ValueError: no numbers for last year").wait_for()
+    page.page.locator(".detail").get_by_text("ValueError: no numbers for last year").first.wait_for()
     page.see("2 schedules, 1 failed last time.")
     page.page.locator(".detail").get_by_role("button", name="Pause").click()
     page.page.locator(".detail").get_by_text("paused").wait_for()
@@ -111,7 +111,7 @@ def test_a_schedule_that_failed_comes_first_and_says_why(node: tuple[str, Path],
     page.toast("app/shop/yearly goes on.")
 
 
-def test_a_schedule_of_a_client_is_forgotten(node: tuple[str, Path], dashboard: Opener) -> None:
+def test_a_schedule_of_a_client_is_deleted(node: tuple[str, Path], dashboard: Opener) -> None:
     url, _ = node
     assert (
         call(url, "/schedules", {"name": "bbb", "topic": "pings", "payload": {"n": 1}, "cron": "0 5 * * *"})[0] == 201
@@ -119,7 +119,7 @@ def test_a_schedule_of_a_client_is_forgotten(node: tuple[str, Path], dashboard: 
     page = dashboard(url, "schedules/bbb", **PHONE)
     detail = page.page.locator(".detail")
     detail.get_by_text("by a client").wait_for()
-    detail.get_by_role("button", name="Forget…").click()
-    page.button("Forget it").click()
-    page.toast("bbb was forgotten.")
+    detail.get_by_role("button", name="Delete…").click()
+    page.button("Delete it").click()
+    page.toast("bbb was deleted.")
     assert call(url, "/schedules/bbb")[0] == 404

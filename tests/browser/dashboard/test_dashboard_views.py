@@ -191,9 +191,12 @@ def test_a_group_shows_its_lag_and_its_leases(shop: str, dashboard: Opener) -> N
     leases = page.page.get_by_role("table", name="Leases")
     expect(leases.locator("tbody tr")).to_have_count(5)
     expect(leases.locator("tbody tr").first).to_contain_text("leased")
+    members = page.page.get_by_role("table", name="Members").locator("tbody tr")
+    expect(members).to_have_count(1)
+    expect(members.locator("td").last).to_have_text("5")
 
 
-def test_a_group_is_moved_and_forgotten(shop: str, dashboard: Opener) -> None:
+def test_a_group_is_moved_and_deleted(shop: str, dashboard: Opener) -> None:
     async def leave_one() -> None:
         shopping = await Shop(shop).open()
         async with shopping.session, shopping.session.ws_connect(shop) as socket:
@@ -212,9 +215,9 @@ def test_a_group_is_moved_and_forgotten(shop: str, dashboard: Opener) -> None:
     group = get(f"{shop}/groups/mail.outbox/mailer")
     assert isinstance(group, dict)
     assert group["lag"] == 0
-    page.button("Forget…").click()
-    page.button("Forget it").click()
-    page.toast("mailer was forgotten.")
+    page.button("Delete…").click()
+    page.button("Delete it").click()
+    page.toast("mailer was deleted.")
 
 
 def test_a_topic_is_purged_and_deleted_by_whoever_types_its_name(shop: str, dashboard: Opener) -> None:

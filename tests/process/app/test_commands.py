@@ -109,8 +109,12 @@ def test_dashes_become_underscores() -> None:
 # --- doctor
 
 
+def lines(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
 def test_doctor_finds_a_sound_installation_and_says_who_serves(project: Path, node: Serving) -> None:
-    found = json.loads(mainspring(project, "doctor", "--json", "shop:app"))
+    found = lines(mainspring(project, "doctor", "--json", "shop:app"))
     states = {each["check"]: each["state"] for each in found}
     assert set(states.values()) <= {"ok", "warning"}
     assert {"python", "sqlite", "data", "log", "owner", "program"} <= states.keys()
@@ -123,7 +127,7 @@ def test_doctor_finds_what_is_wrong_and_says_the_remedy(tmp_path: Path) -> None:
     data.mkdir()
     (data / "log.sqlite3").write_bytes(b"this is no log" * 1000)
     (tmp_path / "broken.py").write_text("raise RuntimeError('not today')\n")
-    found = json.loads(mainspring(tmp_path, "doctor", "--json", "broken:app", code=1))
+    found = lines(mainspring(tmp_path, "doctor", "--json", "broken:app", code=1))
     wrong = {each["check"]: each for each in found if each["state"] == "wrong"}
     assert set(wrong) == {"log", "program"}
     assert "not today" in wrong["program"]["found"]
@@ -132,7 +136,7 @@ def test_doctor_finds_what_is_wrong_and_says_the_remedy(tmp_path: Path) -> None:
 
 def test_doctor_reports_a_setting_that_is_wrong(tmp_path: Path) -> None:
     (tmp_path / "mainspring.toml").write_text("prot = 7\n")
-    found = json.loads(mainspring(tmp_path, "doctor", "--json", "--config", "mainspring.toml", code=1))
+    found = lines(mainspring(tmp_path, "doctor", "--json", "--config", "mainspring.toml", code=1))
     assert found[-1]["check"] == "settings"
     assert "did you mean port" in found[-1]["remedy"]
 

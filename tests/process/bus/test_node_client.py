@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.javascript import folder_with_ws
+from tests.support.javascript import javascript_folder
 from tests.support.serving import Serving
 
 CLIENT = Path(__file__).parent / "node" / "recipe.js"
@@ -22,7 +22,7 @@ CLIENT = Path(__file__).parent / "node" / "recipe.js"
 @pytest.fixture(scope="module")
 def modules() -> Path:
     """Where `require("ws")` finds the package."""
-    return folder_with_ws() / "node_modules"
+    return javascript_folder() / "node_modules"
 
 
 def run(phase: str, node: Serving, modules: Path) -> Any:

@@ -48,7 +48,7 @@ def shown(folder: Path, *, out: IO[bytes] | None = None, err: IO[bytes] | None =
 
 def test_why_a_node_did_not_start_is_said_once(tmp_path: Path) -> None:
     seen = shown(tmp_path)
-    assert seen.startswith("mainspring: not started: ")
+    assert seen.startswith(f"mainspring: not started: {REASON}")
     assert seen.count(REASON) == 1
     assert "{" not in seen
 

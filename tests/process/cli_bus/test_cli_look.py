@@ -49,7 +49,22 @@ def test_the_node_s_own_topics_are_shown_when_asked_for(terminal: Terminal) -> N
     assert not any(each["topic"].startswith("system.") for each in terminal.json("topics", "list"))
 
 
-def test_groups_show_their_lag_move_and_are_forgotten(terminal: Terminal) -> None:
+def test_json_has_the_names_of_http_and_every_moment_also_in_words(terminal: Terminal) -> None:
+    terminal.ok("topics", "create", "named", "--retention", "1d")
+    terminal.ok("pub", "named", stdin="1\n2\n")
+    terminal.json("sub", "named", "-g", "behind", "-n", "1")
+    (topic,) = terminal.json("topics", "list", "named")
+    assert (topic["topic"], topic["retentionMs"], topic["events"]) == ("named", 86_400_000, 2)
+    (group,) = until(lambda: terminal.json("groups", "list", "named"), lambda found: "oldest" in found[0])
+    assert group["oldestTime"].endswith("Z")
+    point = until(lambda: terminal.json("history"), bool)[-1]
+    assert point["t"] > 0
+    assert point["time"].startswith("20")
+    (event,) = terminal.json("tail", "named", "-n", "1")
+    assert event["time"].endswith("Z")
+
+
+def test_groups_show_their_lag_move_and_are_deleted(terminal: Terminal) -> None:
     terminal.ok("pub", "lagging", stdin="".join(f"{number}\n" for number in range(10)))
     terminal.json("sub", "lagging", "-g", "slow", "-n", "4")
     (group,) = terminal.json("groups", "list", "lagging")
@@ -60,14 +75,18 @@ def test_groups_show_their_lag_move_and_are_forgotten(terminal: Terminal) -> Non
     for place, first in (("3", 2), ("beginning", 0), ("1h", 0)):
         terminal.ok("groups", "seek", "lagging", "slow", "--to", place)
         assert terminal.json("sub", "lagging", "-g", "slow", "-n", "1")[0]["payload"] == first
-    assert "forgot slow" in terminal.ok("groups", "delete", "lagging", "slow")
+    assert "deleted slow" in terminal.ok("groups", "delete", "lagging", "slow")
     assert terminal.json("groups", "list", "lagging") == []
 
 
-def test_a_group_with_members_is_not_forgotten(terminal: Terminal) -> None:
+def test_a_group_with_members_is_not_deleted(terminal: Terminal) -> None:
     terminal.ok("pub", "busy", "1")
     with terminal.running("sub", "busy", "-g", "g") as command:
         command.line()
+        (member,) = terminal.json("groups", "members", "busy", "g")
+        assert (member["program"], member["inflight"]) == (False, 0)
+        assert member["sinceTime"].endswith("Z")
+        assert "since" in terminal.ok("groups", "show", "busy", "g")
         first, second = terminal.fails("groups", "delete", "busy", "g")
         assert "member" in first
         assert second.strip()
@@ -130,7 +149,7 @@ def test_what_is_not_there_is_said_with_what_to_do(terminal: Terminal) -> None:
         assert second.startswith("  ")
 
 
-def test_schedules_are_listed_paused_resumed_run_and_forgotten(terminal: Terminal) -> None:
+def test_schedules_are_listed_paused_resumed_run_and_deleted(terminal: Terminal) -> None:
     def data(name: str) -> str:
         return f'{{"name": "{name}", "topic": "{name}", "payload": 1, "cron": "0 3 * * *", "timezone": "Asia/Tokyo"}}'
 
@@ -142,7 +161,7 @@ def test_schedules_are_listed_paused_resumed_run_and_forgotten(terminal: Termina
     (known,) = terminal.json("schedules", "list")
     assert known["lastMs"] > 0
     assert "resumed nightly; next at 20" in terminal.ok("schedules", "resume", "nightly")
-    assert terminal.ok("schedules", "delete", "nightly", "--yes").strip() == "forgot nightly"
+    assert terminal.ok("schedules", "delete", "nightly", "--yes").strip() == "deleted nightly"
     first, _ = terminal.fails("schedules", "run", "nightly")
     assert "no schedule 'nightly'" in first
     terminal.ok("send", "command", "Bus.Schedule", data("app/shop/nightly"))

@@ -121,7 +121,7 @@ def test_commands_options_topics_and_groups_complete_in_bash(terminal: Terminal)
 
 def test_zsh_gets_descriptions_and_both_shells_get_a_script(terminal: Terminal) -> None:
     asked = {"_MAINSPRING_COMPLETE": "complete_zsh", "_TYPER_COMPLETE_ARGS": "mainspring gro"}
-    assert "List, show, move and forget groups." in terminal.ok(env=asked)
+    assert "List, show, move and delete groups." in terminal.ok(env=asked)
     # Which shell this is would be guessed from the processes above; under a test runner there may be none.
     named = {"_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
     scripts = {shell: terminal.ok("--show-completion", shell, env=named) for shell in ("bash", "zsh")}

@@ -9,16 +9,22 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
+import httpx
 import pytest
 
 from mainspring import App, SyncClient, connect
 from mainspring.client import CannotConnect, Closed
 from tests.support.client_node import Node
 from tests.support.nats_server import free_port
+from tests.support.processes import eventually
+from tests.support.serving import PATIENCE_S, clean_environment
 
 
 def in_a_child(work: Callable[[], object]) -> None:
@@ -150,3 +156,44 @@ def test_tasks_are_enqueued_in_a_child_through_the_client_of_the_parent(node: No
     sent = [event.payload["args"] for event in client.replay(send.topic)]
     assert sent == [["ada"], ["bob"]]
     client.close()
+
+
+WEB = """
+import os
+from mainspring import SyncClient
+
+bus = SyncClient(os.environ["BUS_URL"])
+bus.publish(os.environ["TOPIC"], os.getpid())  # used before the workers are forked
+
+
+def web(environ, start_response):
+    bus.publish(os.environ["TOPIC"], os.getpid())
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [str(os.getpid()).encode()]
+"""
+
+
+def test_gunicorn_with_preload_serves_from_every_worker(node: Node, name: str, tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(WEB)
+    port = free_port()
+    environment = clean_environment({"BUS_URL": node.url, "TOPIC": name})
+    command = [sys.executable, "-m", "gunicorn", "--preload", "--no-control-socket", "-w", "3", "--threads", "2"]
+    with subprocess.Popen(
+        [*command, "-b", f"127.0.0.1:{port}", "program:web"], cwd=tmp_path, env=environment
+    ) as server:
+        try:
+            answered: list[int] = []
+
+            def all_workers() -> bool:
+                try:
+                    answered.append(int(httpx.get(f"http://127.0.0.1:{port}/", timeout=PATIENCE_S).text))
+                except httpx.TransportError:
+                    return False
+                return len(set(answered)) == 3
+
+            eventually(all_workers, "an answer of each worker")
+        finally:
+            server.terminate()
+    with SyncClient(node.url) as client:
+        stored = payloads(client, name)
+    assert stored == [server.pid, *answered]

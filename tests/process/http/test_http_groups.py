@@ -1,4 +1,4 @@
-"""Groups, dead letters and schedules are seen, moved, sent again and forgotten over HTTP."""
+"""Groups, dead letters and schedules are seen, moved, sent again and deleted over HTTP."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def _letters_of(site: Site, topic: str, group: str, count: int) -> bool:
 # --- groups
 
 
-async def test_a_group_is_listed_shown_and_forgotten(each_engine: Site) -> None:
+async def test_a_group_is_listed_shown_and_deleted(each_engine: Site) -> None:
     site = each_engine
     await site.publish("t", 1, 2, 3)
     async with consumer(site, "t", "g", max_inflight=2) as reader:
@@ -103,11 +103,15 @@ async def test_a_group_is_listed_shown_and_forgotten(each_engine: Site) -> None:
             for measured in ("oldest", "rate"):  # they come with the next sample
                 listed.pop(measured, None)
             assert listed == shown
+        (member,) = (await site.get("/groups/t/g/members")).json["members"]
+        assert member.pop("since") >= message["envelope"]["ts"]
+        assert member == {"agent": "", "address": "", "program": False, "node": "", "inflight": 2}
         busy = await site.request("DELETE", "/groups/t/g")
         assert (busy.status, busy.problem["code"]) == (409, "conflict")
         assert message["offset"] == 2
     assert (await site.request("DELETE", "/groups/t/g")).status == 204
     assert (await site.get("/groups/t/g")).problem["code"] == "unknown_group"
+    assert (await site.get("/groups/t/g/members")).problem["code"] == "unknown_group"
     assert (await site.request("DELETE", "/groups/t/g")).status == 404
 
 
@@ -177,7 +181,7 @@ async def test_names_with_slashes_and_colons_address_their_group(site: Site) -> 
         assert (shown.json["topic"], shown.json["group"]) == ("a/b", "c:d/e")
 
 
-async def test_only_who_may_subscribe_moves_or_forgets_a_group(site: Site) -> None:
+async def test_only_who_may_subscribe_moves_or_deletes_a_group(site: Site) -> None:
     await site.post("/topics", {"topic": "t", "subscribeACL": ["alice"]})
     reader = Consumer(site, "alice")
     reader.send("SUBSCRIBE", topic="t", group="g")

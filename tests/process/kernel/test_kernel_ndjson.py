@@ -1,4 +1,4 @@
-"""Lines over a socket: framing, limits, half-closes, slow readers."""
+"""Lines over a socket, and over a port: framing, limits, half-closes, slow readers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,18 @@ from mainspring.loop import VirtualClock
 from mainspring.server import ndjson
 from mainspring.server.ndjson import MAX_LINE_BYTES, MAX_OPEN_BYTES, TOO_LONG, Lines, NdjsonServer
 from mainspring.unix_socket import listen_at
-from tests.support.kernel import Client, booted, command, encoded, message, ping, query, served, virtual
+from tests.support.kernel import FACE, Client, booted, command, encoded, message, ping, query, served, virtual
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def face(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The same protocol on the socket and on the port."""
+    token = FACE.set(request.param)
+    yield
+    FACE.reset(token)
+
+
+on_each_face = pytest.mark.usefixtures("face")
 
 
 def padded(request: dict[str, Any], size: int, *path: str) -> bytes:
@@ -71,6 +83,7 @@ def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], data: st.Da
     assert found == expected
 
 
+@on_each_face
 @virtual
 async def test_frames_in_pieces_and_in_heaps(clock: VirtualClock) -> None:
     """Checklist 103, 104, 105."""
@@ -87,6 +100,7 @@ async def test_frames_in_pieces_and_in_heaps(clock: VirtualClock) -> None:
             assert (await client.answer(request))["data"] == request["data"]
 
 
+@on_each_face
 @virtual
 async def test_crlf_ends_a_line_and_blank_lines_are_skipped(clock: VirtualClock) -> None:
     """Checklist 103."""
@@ -97,6 +111,7 @@ async def test_crlf_ends_a_line_and_blank_lines_are_skipped(clock: VirtualClock)
         assert await client.fence() == []
 
 
+@on_each_face
 @virtual
 async def test_replies_are_one_compact_line_each(clock: VirtualClock) -> None:
     """Checklist 106, 111."""
@@ -118,6 +133,7 @@ EVERY_TYPE += ['quote " backslash \\ \b\f\n\r\t \u0000 \u007f', "line\u2028parag
 EVERY_TYPE += ["字" * 3000, "x" * 10_000, {"é\U0001f600": [None, [True, {"k": 1.0}]]}]
 
 
+@on_each_face
 @virtual
 async def test_ping_returns_its_payload_identical(clock: VirtualClock) -> None:
     """Checklist 110, 160: every JSON type, unicode, escapes, nesting, 1 KB, 10 KB."""
@@ -131,6 +147,7 @@ async def test_ping_returns_its_payload_identical(clock: VirtualClock) -> None:
             assert repr(answer["data"]) == repr({"payload": payload})
 
 
+@on_each_face
 @virtual
 async def test_the_line_limit_is_16384_bytes_without_lf(clock: VirtualClock) -> None:
     """Checklist 151."""
@@ -149,6 +166,7 @@ async def test_the_line_limit_is_16384_bytes_without_lf(clock: VirtualClock) -> 
 
 
 @pytest.mark.parametrize("size", [MAX_LINE_BYTES + 1, 70_000, 1_000_000])
+@on_each_face
 @virtual
 async def test_the_rest_of_a_long_line_is_discarded(clock: VirtualClock, size: int) -> None:
     """Checklist 151, 155: one 413, and the next line is served."""
@@ -169,6 +187,7 @@ def test_a_long_line_never_fills_the_memory() -> None:
     assert lines.feed(b"rest of it\nnext\n") == [b"next"]
 
 
+@on_each_face
 @virtual
 async def test_bad_json_is_400_and_a_bad_message_422(clock: VirtualClock) -> None:
     """Checklist 104, 140, 152, 153, 155: one error each, with causation when an id can be read."""
@@ -190,6 +209,7 @@ async def test_bad_json_is_400_and_a_bad_message_422(clock: VirtualClock) -> Non
             assert await client.fence() == []
 
 
+@on_each_face
 @virtual
 async def test_an_answer_too_long_for_a_line_is_413_for_its_requester(clock: VirtualClock) -> None:
     """Checklist 154: never a cut line, and no fault of the actor."""
@@ -213,6 +233,7 @@ async def test_an_answer_too_long_for_a_line_is_413_for_its_requester(clock: Vir
 
 
 @pytest.mark.parametrize("member", ["id", "correlation", "type"])
+@on_each_face
 @virtual
 async def test_a_lineage_that_does_not_fit_is_left_out(clock: VirtualClock, member: str) -> None:
     """Checklist 154, 76."""
@@ -230,6 +251,7 @@ async def test_a_lineage_that_does_not_fit_is_left_out(clock: VirtualClock, memb
         assert await client.fence() == []
 
 
+@on_each_face
 @virtual
 async def test_only_replies_and_errors_are_written(clock: VirtualClock) -> None:
     """Checklist 116."""
@@ -246,6 +268,7 @@ async def test_only_replies_and_errors_are_written(clock: VirtualClock) -> None:
         assert await client.fence() == []
 
 
+@on_each_face
 @virtual
 async def test_half_close_answers_everything_then_closes(clock: VirtualClock) -> None:
     """Checklist 115: again and again, with answers of every sort outstanding."""
@@ -274,14 +297,13 @@ async def test_half_close_answers_everything_then_closes(clock: VirtualClock) ->
         assert await empty.to_end() == []
 
 
+@on_each_face
 @virtual
 async def test_a_client_that_does_not_read_is_held_back(clock: VirtualClock) -> None:
     """Checklist 107: its memory is bounded, others are served, and nothing of its own is lost."""
     async with served(swallowing(), clock) as site:
         other = await site.connect()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
-            slow.setblocking(False)
-            slow.connect(str(site.server.path))
+        with site.raw_socket() as slow:
             sent, asked, still = 0, 0, 0
             pending = b""
             while still < 20:
@@ -310,6 +332,7 @@ async def test_a_client_that_does_not_read_is_held_back(clock: VirtualClock) -> 
             assert found == [f"slow{number}" for number in range(asked)]
 
 
+@on_each_face
 @virtual
 async def test_a_client_with_very_many_open_requests_waits_and_loses_none(clock: VirtualClock) -> None:
     """Checklist 107."""
@@ -324,6 +347,7 @@ async def test_a_client_with_very_many_open_requests_waits_and_loses_none(clock:
             assert (await client.line())["kind"] == "reply"
 
 
+@on_each_face
 @virtual
 async def test_busy_clients_keep_their_answers_apart(clock: VirtualClock) -> None:
     """Checklist 69, 106, 113."""
@@ -339,6 +363,7 @@ async def test_busy_clients_keep_their_answers_apart(clock: VirtualClock) -> Non
         await asyncio.gather(*(work(name) for name in range(4)))
 
 
+@on_each_face
 @virtual
 async def test_events_are_streamed_to_those_who_asked(clock: VirtualClock) -> None:
     """Checklist 116: by type or pattern, until they ask no longer."""
@@ -368,6 +393,7 @@ async def test_events_are_streamed_to_those_who_asked(clock: VirtualClock) -> No
         assert await client.fence() == await other.fence() == []
 
 
+@on_each_face
 @virtual
 async def test_bad_subscriptions_are_refused(clock: VirtualClock) -> None:
     async with served(App("x"), clock) as site:
@@ -379,6 +405,7 @@ async def test_bad_subscriptions_are_refused(clock: VirtualClock) -> None:
         assert caught.value.code == 409
 
 
+@on_each_face
 @virtual
 async def test_a_subscription_ends_with_its_connection_and_misses_are_told(clock: VirtualClock) -> None:
     async with served(App("x"), clock) as site:
@@ -401,17 +428,16 @@ async def test_a_subscription_ends_with_its_connection_and_misses_are_told(clock
         assert not site.kernel.exchange.streams
 
 
+@on_each_face
 @virtual
 async def test_a_slow_subscriber_misses_events_and_hurts_nobody(clock: VirtualClock) -> None:
     """Checklist 107."""
     async with served(App("x"), clock) as site:
         other = await site.connect()
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as slow:
-            slow.setblocking(False)
-            slow.connect(str(site.server.path))
+        with site.raw_socket() as slow:
             slow.send(encoded(command("Event.Subscribe", {"types": ["Loud.*"]}, id="s")))
             await asyncio.sleep(0.1)
-            for number in range(2000):
+            for number in range(8000):  # more than the buffers of the system hold
                 site.kernel.emit("Loud.Event", {"n": number, "text": "x" * 1000})
                 if number % 100 == 0:
                     await asyncio.sleep(0)
@@ -434,7 +460,7 @@ async def test_a_slow_subscriber_misses_events_and_hurts_nobody(clock: VirtualCl
             heard = [line["data"]["n"] for line in lines if line["type"] == "Loud.Event"]
             missed = sum(line["data"]["count"] for line in lines if line["type"] == "Sys.EventsMissed")
             assert heard[-1] == "last"
-            assert len(heard) - 1 + missed == 2000
+            assert len(heard) - 1 + missed == 8000
 
 
 def test_the_adapter_knows_nothing_of_routes_and_handlers() -> None:
@@ -508,6 +534,7 @@ def test_of_two_servers_that_find_a_dead_socket_at_once_one_is_refused(tmp_path:
         path.unlink()
 
 
+@on_each_face
 @virtual
 async def test_an_event_with_spaces_between_its_parts_is_streamed_as_one_compact_line(clock: VirtualClock) -> None:
     """Checklist 110, 111: the same value, without what is not part of it."""
@@ -523,6 +550,7 @@ async def test_an_event_with_spaces_between_its_parts_is_streamed_as_one_compact
         assert b'"data":{"a":[1.0,1e300,"x  y"]},' in line
 
 
+@on_each_face
 @virtual
 async def test_an_event_with_a_number_no_computer_can_hold_is_refused_like_a_command(clock: VirtualClock) -> None:
     async with served(App("x"), clock) as site:
@@ -541,6 +569,7 @@ async def test_an_event_with_a_number_no_computer_can_hold_is_refused_like_a_com
         assert [raw for raw in listener.raw if b"Odd.One" in raw] == [fine]
 
 
+@on_each_face
 @virtual
 async def test_a_client_cannot_fill_the_memory_through_an_actor_that_is_stuck(clock: VirtualClock) -> None:
     """Checklist 107: what is open is bounded in bytes too, and all of it is answered in the end."""

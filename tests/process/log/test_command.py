@@ -96,6 +96,34 @@ def test_an_import_that_fails_leaves_no_log(data: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "other").iterdir()) == []
 
 
+RECORD = b'{"kind":"record","space":"%b","key":"%b","version":1,"value":%b}\n'
+EVENT = b'{"kind":"event","topic":"%b","partition":0,"offset":1,"id":"i","ts":1,%b}\n'
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (RECORD % (b"topics", b"orders", b'"garbage"'), "a JSON object"),
+        (RECORD % (b"topics", b"orders", b'{"topic":"orders","partitions":-4}'), "partitions"),
+        (RECORD % (b"topics", b"orders", b'{"topic":"payroll","partitions":1}'), "another topic"),
+        (RECORD % (b"schemas", b"orders|0001", b'{"a":1}'), "`topic`"),
+        (RECORD % (b"schedules", b"named/s", b'{"name":"s"}'), "`topic`"),
+        (RECORD % (b"schedules", b"delayed/0001794850392099/x", b"[1]"), "Expected `object`"),
+        (RECORD % (b"runs", b"r", b"7"), "Expected `object`"),
+        (EVENT % (b"a b\\n", b'"payload":1'), "cannot name a topic"),
+        (EVENT % (b"orders", b'"payload_b64":"e3s="'), "not JSON"),
+    ],
+)
+def test_an_import_refuses_what_no_node_could_read(line: bytes, why: str, tmp_path: Path) -> None:
+    counts = b'"events":1,"records":0' if b'"event"' in line else b'"events":0,"records":1'
+    lines = b'{"kind":"log","format":1,"engine":"sqlite"}\n' + line + b'{"kind":"end",%b,"marks":0}\n' % counts
+    result = run("import", "--data", tmp_path / "other", input=lines)
+    assert isinstance(result.exception, MainspringError)
+    assert "line 2 of the export does not fit: no node could read it" in result.exception.message
+    assert why in result.exception.message
+    assert list((tmp_path / "other").iterdir()) == []
+
+
 def test_nothing_is_overwritten(data: Path, tmp_path: Path) -> None:
     there = tmp_path / "there"
     there.write_text("precious")

@@ -1,4 +1,4 @@
-"""What somebody with `uvicorn --workers 3` expects of an app in its lifespan: it works in every worker.
+"""What somebody with `uvicorn --workers 3` or gunicorn expects of an app in its lifespan: it works in every worker.
 
 The first process on a data directory is the node and the others are its clients, found by themselves. When it goes,
 also by `kill -9`, another one takes over, nothing that was acknowledged is lost, and the rest goes on.
@@ -85,10 +85,13 @@ async def place(data: dict, ctx) -> str:
 """
 
 
+UVICORN = ("uvicorn", "web:api", "--log-level", "warning", "--port")
+GUNICORN = ("gunicorn", "web:api", "--no-control-socket", "--preload", "-k", "asgi", "--bind")
+
+
 @contextmanager
-def uvicorn(folder: Path, port: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "uvicorn", "web:api", "--port", str(port), "--log-level", "warning", *arguments]
-    server = subprocess.Popen(command, cwd=folder, env=clean_environment())
+def served(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    server = subprocess.Popen([sys.executable, "-m", *arguments], cwd=folder, env=clean_environment())
     try:
         yield server
     finally:
@@ -109,10 +112,12 @@ def ask(method: str, url: str) -> Any:
     return answer.json() if answer.status_code == 200 else None
 
 
-def test_every_worker_of_uvicorn_works_and_one_takes_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", [UVICORN, GUNICORN], ids=["uvicorn", "gunicorn"])
+def test_every_worker_works_and_one_takes_over(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """With gunicorn the program is imported before the workers are forked."""
     (tmp_path / "web.py").write_text(PROGRAM)
     url = f"http://127.0.0.1:{(port := free_port())}"
-    with uvicorn(tmp_path, port, "--workers", "3"):
+    with served(tmp_path, *command, f"127.0.0.1:{port}" if command == GUNICORN else f"{port}", "--workers", "3"):
         eventually(lambda: ask("POST", f"{url}/orders/first"), "an answer")
         answers: list[dict[str, int]] = []
 
@@ -137,7 +142,7 @@ def test_every_worker_of_uvicorn_works_and_one_takes_over(tmp_path: Path) -> Non
 def test_one_worker_leaves_no_socket_behind(tmp_path: Path) -> None:
     (tmp_path / "web.py").write_text(PROGRAM)
     url = f"http://127.0.0.1:{(port := free_port())}"
-    with uvicorn(tmp_path, port):
+    with served(tmp_path, *UVICORN, str(port)):
         eventually(lambda: ask("POST", f"{url}/orders/first"), "an answer")
         assert not list(tmp_path.glob("data/*.sock"))
     assert not list(tmp_path.glob("data/node.*"))

@@ -66,6 +66,8 @@ def test_there_is_an_alert_for_everything_somebody_must_get_up_for() -> None:
         "mainspring_log_room_full",
         "mainspring_runs_leases_lost_total",
         "mainspring_log_reconnects_total",
+        "mainspring_quota_refusals_total",
+        "mainspring_port_connections_ended_total",
     ):
         assert name in spoken_of
     names = [rule["alert"] for rule in rules()]

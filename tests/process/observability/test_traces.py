@@ -11,7 +11,7 @@ import pytest
 from aiohttp import ClientSession
 
 from mainspring import Fail
-from mainspring.client import connect
+from mainspring.client import SyncClient, connect
 from mainspring.telemetry import tracing
 from mainspring.testing import simulate
 from tests.support.observability import Running, Spans
@@ -170,6 +170,35 @@ async def test_the_client_and_the_node_make_one_trace(
         assert handled.parent.span_id == asked.context.span_id
     assert asked.attributes["error.type"] == "Fail"
     assert handled.attributes["error.type"] == "Order.Place"
+
+
+async def test_the_context_of_the_caller_goes_with_everything_it_sends(
+    running: Running, spans: Spans, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A blocking client too, with what vendors added to the trace; a batch has a count and no id."""
+    from opentelemetry import context, trace
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+    monkeypatch.setattr(trace, "get_tracer_provider", lambda: _Recording(tracing.recorder))
+    here = TraceContextTextMapPropagator().extract({"traceparent": REMOTE, "tracestate": "vendor=1"})
+
+    def send() -> None:
+        context.attach(here)
+        with SyncClient(running.address.replace("http", "ws")) as bus:
+            bus.publish("notes", 1)
+            bus.publish_many("notes", [2, 3])
+            bus.query("Syscall.Ping", {"payload": 1})
+
+    await asyncio.to_thread(send)
+    for offset in (1, 2, 3):
+        _, text = await running.get(f"/topics/notes/events/0/{offset}")
+        headers = json.loads(text)["headers"]
+        assert (headers["traceparent"].split("-")[1], headers["tracestate"]) == (TRACE, "vendor=1")
+    one, batch = (span for span in spans.all() if span.name == "publish notes")
+    assert "messaging.message.id" in one.attributes
+    assert "messaging.message.id" not in batch.attributes
+    assert batch.attributes["messaging.batch.message_count"] == 2
+    assert {span.context.trace_id for span in spans.all() if span.name == "query Syscall.Ping"} == {int(TRACE, 16)}
 
 
 class _Recording:

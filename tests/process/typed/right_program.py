@@ -42,9 +42,9 @@ from mainspring import (
 )
 from mainspring.beats import RETRY, Stage
 from mainspring.client import Event as Received
-from mainspring.client import NodeRefused, Place, Subscription
+from mainspring.client import NodeRefused, Place, StoredEvent, Subscription
 from mainspring.client.sync_client import SyncEvent
-from mainspring.tasks import TaskHandle
+from mainspring.tasks import BlockingTaskHandle, TaskHandle
 from mainspring.testing import simulate
 
 
@@ -207,10 +207,23 @@ def plain(n: int) -> int:
 
 
 async def enqueue() -> None:
-    handle: TaskHandle = await send_mail.enqueue(Order("a", 1), urgent=True)
+    handle = await send_mail.enqueue(Order("a", 1), urgent=True)
+    assert_type(handle, TaskHandle[int])
     assert_type(handle.id, str)
+    assert_type(await handle.result(timeout="5s"), int)
+    assert_type(await handle, int)
+    assert_type(await handle.state(), str)
+    assert_type(await (await plain.enqueue(1)).result(), int)
+    assert_type(await send_mail.handle(handle.id).result(), int)
     await send_mail.options(delay="1h", priority="low").enqueue(Order("b", plain(1)))
     assert_type(await send_mail(Order("a", 1)), int)
+
+
+def enqueue_in_a_plain_function() -> None:
+    handle = send_mail.enqueue(Order("a", 1))
+    assert_type(handle, BlockingTaskHandle[int])
+    assert_type(handle.result(timeout="5s"), int)
+    assert_type(plain.options(priority="high").enqueue(1).result(), int)
 
 
 # Beats and hooks
@@ -233,6 +246,9 @@ def finish(app: App) -> None: ...
 # Clients
 
 
+async def print_received(event: Received[Order]) -> None: ...
+
+
 async def over_the_wire() -> None:
     async with connect("ws://127.0.0.1:7070", "token") as bus:
         assert_type(bus, Client)
@@ -252,6 +268,12 @@ async def over_the_wire() -> None:
         assert_type(await bus.query("Order.Count", reply=int), int)
         async for old in bus.replay("orders", type=Order):
             assert_type(old.payload, Order)
+        async for new in bus.follow("orders", type=Order):
+            assert_type(new, StoredEvent[Order])
+        async for known in app.follow("orders", type=Order):
+            assert_type(known.payload, Order)
+        async with bus.consume("orders", print_received, group="printing") as consumer:
+            assert_type(consumer.failures, int)
         try:
             await bus.put_topic("orders", partitions=8)
             assert_type(await bus.purge_topic("orders"), int)
@@ -270,6 +292,8 @@ def without_a_loop() -> None:
         assert_type(bus.lag("orders", "billing"), int)
         for stored in bus.replay("orders", since=timedelta(days=1)):
             assert_type(stored.offset, int)
+        for followed in bus.follow("orders", type=Order):
+            assert_type(followed.payload, Order)
 
 
 @app.task(rate="10/s", timeout="30s", retry_on=OSError)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import zlib
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from mainspring.log import Append, Batch, DamagedRecord, Log, Put
+from mainspring.log import Append, Batch, DamagedRecord, Log, LogUnavailable, Put
 from mainspring.node.stored_records import read_with_care
 from tests.servers.postgres.conftest import OpenEngine
 from tests.support.client_node import eventually
@@ -80,6 +81,30 @@ async def test_a_stray_row_ends_no_node_and_keeps_none_from_starting(
     (done,) = await one.commit([Batch([Append("t", 0, "later", 1, b"1")])])
     assert done.offsets == ((0, 3, False),)  # type: ignore[union-attr]
     assert not failed
+
+
+async def test_gets_that_are_asked_together_fail_one_by_one(address: str, open_engine: OpenEngine, sql: Any) -> None:
+    engine = await open_engine()
+    await engine.commit([Batch([Put("s", f"k{n}", b"%d" % n) for n in range(200)])])
+    await sql.execute(f"UPDATE {address.rpartition('=')[2]}.records SET crc = crc + 1 WHERE key = 'k7'")
+    found = await asyncio.gather(*(engine.get("s", f"k{n}") for n in range(201)), return_exceptions=True)
+    assert isinstance(found[7], DamagedRecord)
+    assert found[200] is None
+    values = [found[n].value for n in range(200) if n != 7]  # type: ignore[union-attr]
+    assert values == [b"%d" % n for n in range(200) if n != 7]
+
+
+async def test_gets_that_wait_when_the_log_is_closed_are_told(open_engine: OpenEngine) -> None:
+    engine = await open_engine()
+    asked = [asyncio.ensure_future(engine.get("s", f"k{n}")) for n in range(300)]
+    await asyncio.sleep(0)
+    await engine.close()
+    assert all(
+        each is None or isinstance(each, LogUnavailable)
+        for each in await asyncio.gather(*asked, return_exceptions=True)
+    )
+    await engine.open()
+    assert await engine.get("s", "k") is None
 
 
 async def test_a_node_boots_and_serves_beside_them(address: str, sql: Any, tmp_path: Path) -> None:

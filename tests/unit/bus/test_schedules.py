@@ -149,6 +149,17 @@ async def test_a_paused_schedule_is_silent_also_after_a_crash_and_goes_on_from_n
 
 
 @in_virtual_time
+async def test_a_pause_that_ends_before_the_next_time_skips_nothing(world: World) -> None:
+    planned = await world.bus.put_schedule(every(10_000))
+    for _ in range(3):
+        await world.bus.schedules.pause("tick")
+        await settle(1)
+        assert (await world.bus.schedules.resume("tick")).next_ms == planned.next_ms
+    await settle(8)
+    assert len(await world.log.read("t", 0, 1, 100)) == 1
+
+
+@in_virtual_time
 async def test_resuming_what_is_not_paused_changes_nothing(world: World) -> None:
     await world.bus.put_schedule(every(1_000))
     before = world.bus.schedules.get("tick")

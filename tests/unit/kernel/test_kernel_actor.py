@@ -133,6 +133,23 @@ async def test_each_spawn_gives_an_independent_actor(clock: VirtualClock) -> Non
     assert spawned[0].listeners["message"] != spawned[1].listeners["message"]
 
 
+@virtual
+async def test_an_actor_may_write_any_number_as_a_timestamp(clock: VirtualClock) -> None:
+    """The source says "number"; what leaves the kernel is a whole number from 0, whatever the actor wrote."""
+
+    def handler(worker: Worker, given: Any) -> None:
+        worker.say(said(given, "reply", "Low.Do", {}, timestamp=given.data["time"]))
+
+    app = App("x")
+    app.low_level.append(low_level("Low", handler, []))
+    app.order.append("Low")
+    async with served(app, clock) as site:
+        client = await site.connect()
+        for written, sent in ((1.5, 1), (-1, 0), (2e3, 2000), (7, 7)):
+            answer = await client.call(command("Low.Do", {"time": written}))
+            assert (answer["kind"], answer["metadata"]["timestamp"]) == ("reply", sent)
+
+
 RULES = [
     ("wrong causation", lambda given: said(given, "reply", "Low.Do", {}, causation="somebody-else")),
     ("no causation", lambda given: said(given, "reply", "Low.Do", {}, causation=None)),

@@ -130,6 +130,20 @@ async def test_a_scheduled_message_has_a_lineage_of_its_own(clock: VirtualClock)
 
 
 @virtual
+async def test_a_scheduled_message_may_have_any_number_as_its_timestamp(clock: VirtualClock) -> None:
+    """The source says "number", and it gets a new one when it is sent."""
+    app, notes = noting()
+    async with served(app, clock) as site:
+        client = await site.connect()
+        for timestamp in (-1, 1.5, -7.5e3, 1e300):
+            assert (await client.call(later(1, note("any", timestamp=timestamp))))["kind"] == "reply"
+        for timestamp in (True, "1", None):
+            assert (await client.call(later(1, note("bad", timestamp=timestamp))))["data"]["code"] == 422
+        await asyncio.sleep(1)
+        assert [(tag, sent.metadata.timestamp) for tag, _, sent in notes] == [("any", WALL_MS + 1)] * 4
+
+
+@virtual
 async def test_a_given_id_that_is_in_use_is_replaced(clock: VirtualClock) -> None:
     """Checklist 48."""
     app, seen = App("busy"), []

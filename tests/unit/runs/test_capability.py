@@ -227,3 +227,20 @@ async def test_waiting_for_an_event_gives_up_in_time(node: Node) -> None:
 
     await node.bus.publish("orders", b'{"n":0}')
     assert await asyncio.wait_for(node.runtime.start(impatient), 10) is None
+
+
+async def test_many_starts_under_way_share_commits(node: Node) -> None:
+    await node.ask("Run.Start", {"program": "patient", "id": "first"})
+    before = node.log.commits
+    started = await asyncio.gather(*(node.ask("Run.Start", {"program": "patient"}) for _ in range(200)))
+    assert len({each["id"] for each in started}) == 200
+    assert node.log.commits - before < 100
+
+
+async def test_messages_about_one_run_are_answered_in_order(node: Node) -> None:
+    started, cancelled, state = await asyncio.gather(
+        node.ask("Run.Start", {"program": "patient", "id": "one"}),
+        node.ask("Run.Cancel", {"id": "one"}),
+        node.ask("Run.Outcome", {"id": "one"}, "query"),
+    )
+    assert (started["id"], cancelled["cancelled"], state["state"]) == ("one", True, "cancelled")

@@ -112,6 +112,8 @@ class Caller:
     def may_send(self, kind: str, type: str) -> bool:
         """Whether it may send a message of this type, as far as can be said without looking at its data."""
         scopes = self.scopes
+        if kind == "event":  # it makes handlers act, as a command does
+            kind = "command"
         if scopes is None or scopes.allow(kind, type):
             return True
         capability = type.partition(".")[0]
@@ -131,6 +133,10 @@ class Caller:
         if kind in ("command", "query", "run"):
             return scopes.allow(kind, type)
         return kind in ("reply", "error") and (scopes.allow("command", type) or scopes.allow("query", type))
+
+    def may_hear(self, type: str) -> bool:
+        """Whether events of the kernel of this type may be streamed to it."""
+        return self.scopes is None or self.scopes.allow("query", type)
 
     def may_use_runs(self, kind: str, type: str, program: str) -> bool:
         """Whether it may send this message about runs of the program."""

@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from mainspring.bus.groups.group import LeaseView as LeaseView
     from mainspring.bus.groups.member import Gate as Gate
     from mainspring.bus.groups.member import Member as Member
+    from mainspring.bus.groups.member import MemberOrigin as MemberOrigin
+    from mainspring.bus.groups.member import MemberView as MemberView
     from mainspring.bus.groups.position import OpenEvent as OpenEvent
     from mainspring.bus.groups.position import Position as Position
     from mainspring.bus.groups.position import PositionWrite as PositionWrite
 
 _HOMES: Final = {
     "mainspring.bus.groups.group": "Group LeaseView",
-    "mainspring.bus.groups.member": "Gate Member",
+    "mainspring.bus.groups.member": "Gate Member MemberOrigin MemberView",
     "mainspring.bus.groups.position": "OpenEvent Position PositionWrite",
 }
 __getattr__ = lazy_imports(globals(), _HOMES)  # eagerly they would import the bus, which imports them

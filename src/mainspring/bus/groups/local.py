@@ -16,6 +16,7 @@ from typing import Final
 
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import RETRY_MS, Group, LeaseView
+from mainspring.bus.groups.member import MemberView
 from mainspring.bus.groups.position import (
     COPIES,
     SPACE,
@@ -286,6 +287,9 @@ class LocalSupply:
 
     def member_count(self, group: Group) -> int:
         return len(group.members)
+
+    def members(self, group: Group) -> list[MemberView]:
+        return [member.view("") for member in group.members]
 
     def remote_inflight(self, position: Position) -> int:
         return 0

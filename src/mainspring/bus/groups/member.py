@@ -8,11 +8,40 @@ paused; that is not the client's choice but the node's protection. There is room
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
+
+import msgspec
 
 from mainspring.bus.access.access import is_reply_for
 from mainspring.bus.groups.position import OpenEvent, Position
 from mainspring.bus.protocol import REPLY_FOR, Filter, json_text
 from mainspring.bus.topics.tail import ReadyEvent
+
+
+class MemberOrigin(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who a member is, and since when (epoch ms). `program`: a consumer of the node's own program.
+
+    `agent` is the name of the connection, proven by a token or only claimed; `address` is that of its machine.
+    """
+
+    agent: str = ""
+    address: str = ""
+    since: int = 0
+    program: bool = False
+
+
+UNKNOWN: Final = MemberOrigin()
+
+
+class MemberView(MemberOrigin, frozen=True, omit_defaults=False, kw_only=True):
+    """A member of a group. `node` is where it is connected; empty where there is only one node.
+
+    `inflight` are the events it holds. Of several members at another node it is left out: what that node has is known
+    of all of them together.
+    """
+
+    node: str = ""
+    inflight: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Gate:
@@ -40,6 +69,7 @@ class Member:
         "inflight",
         "key_window",
         "keys",
+        "origin",
         "retries",
         "send",
         "sticky",
@@ -63,12 +93,16 @@ class Member:
         self.in_rotation: bool = False
         self.gone: bool = False
         self.keys: int = 0  # keys that stick to this member
+        self.origin: MemberOrigin = UNKNOWN
         self.unsent: list[bytes] = []  # of a MESSAGES frame
         self.group_head: bytes = b'{"type":"MESSAGES","topic":%b,"group":%b,%b"messages":[' % (
             json_text(topic),
             json_text(group),
             b'"pattern":%b,' % json_text(pattern) if pattern else b"",
         )
+
+    def view(self, node: str) -> MemberView:
+        return MemberView(**msgspec.structs.asdict(self.origin), node=node, inflight=self.inflight)
 
     def has_room(self) -> bool:
         gate = self.gate

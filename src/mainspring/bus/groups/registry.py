@@ -31,7 +31,8 @@ from mainspring.bus.access.access import NO_OWNER, PROGRAM, Caller
 from mainspring.bus.audit import Audit
 from mainspring.bus.errors import BadOffset, BusError, Conflict, Forbidden, LimitReached, Unavailable, UnknownGroup
 from mainspring.bus.groups.delivery import Delivery
-from mainspring.bus.groups.group import Group
+from mainspring.bus.groups.group import MAX_OPEN, Group
+from mainspring.bus.groups.member import MemberView
 from mainspring.bus.groups.position import SPACE, Position, decode_position
 from mainspring.bus.groups.supply import Starts, Supply
 from mainspring.bus.names import SEPARATOR, check_name
@@ -331,7 +332,7 @@ class GroupRegistry:
         return self.info(group)
 
     async def delete(self, topic: str, name: str) -> None:
-        """Forget a group. Raises UnknownGroup, and Conflict while it has members."""
+        """Delete a group. Raises UnknownGroup, and Conflict while it has members."""
         group = self.get(topic, name)
         self._check_unused(group)
         await _or_unavailable("deleted", self._supply.delete(group))
@@ -386,6 +387,10 @@ class GroupRegistry:
             ttl_ms=self.ttl_of(group),
         )
 
+    def members(self, topic: str, name: str) -> list[MemberView]:
+        """Who is in a group, on all nodes. Raises UnknownTopic and UnknownGroup."""
+        return self._supply.members(self.get(topic, name))
+
     async def offsets(self, topic_name: str) -> list[PartitionOffsets]:
         """Head, tail and groups of each partition, ascending. Raises UnknownTopic."""
         topic = self._topics.get(topic_name)
@@ -414,6 +419,19 @@ class GroupRegistry:
                     continue
                 found += [each.ts for each in outlines]
         return min(found, default=None)
+
+    def is_waiting(self, topic: str, name: str, *, busy: bool) -> bool:
+        """Whether the group has events that nobody works on, though they could be; `busy`: or that somebody works on.
+
+        What is delayed until later does not count.
+        """
+        group = self.find(topic, name)
+        if group is None:
+            return False
+        if any(position.cursor <= position.tail.offset for position in group.positions.values()):
+            return True
+        states = {each.state for each in group.leases(self._loop.clock, MAX_OPEN)}
+        return bool(states - ({"delayed"} if busy else {"delayed", "leased"}))
 
     async def unsettled(self, topic_name: str) -> str:
         """A sentence about a group of the topic that has events to settle; "" when none has."""

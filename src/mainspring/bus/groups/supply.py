@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from mainspring.bus.groups.group import Group, LeaseView
+from mainspring.bus.groups.member import MemberView
 from mainspring.bus.groups.position import OpenEvent, Position, PositionWrite
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.log import Batch, KeptRecord
@@ -118,6 +119,9 @@ class Supply(Protocol):
 
     def member_count(self, group: Group) -> int:
         """On all nodes."""
+
+    def members(self, group: Group) -> list[MemberView]:
+        """On all nodes, those here first; of another node with very many, some."""
 
     def remote_inflight(self, position: Position) -> int:
         """How many events other nodes have."""

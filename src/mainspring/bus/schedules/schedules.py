@@ -336,13 +336,15 @@ class Schedules:
         return self.get(name)
 
     async def resume(self, name: str) -> ScheduleInfo:
-        """Go on from now: what passed meanwhile is not made up. Raises UnknownSchedule."""
+        """Go on: what passed meanwhile is not made up, what is still to come stays. Raises UnknownSchedule."""
 
         def resumed(known: Schedule | None) -> Schedule:
             schedule = _known(name, known)
             if not schedule.paused:
                 return schedule
-            return msgspec.structs.replace(schedule, paused=False).planned(self._clock.wall_ms())
+            going = msgspec.structs.replace(schedule, paused=False)
+            now = self._clock.wall_ms()
+            return going if going.next_ms > now else going.planned(now)
 
         await self._change(name, resumed)
         return self.get(name)
@@ -409,7 +411,7 @@ class Schedules:
         self._forget(name)
 
     async def delete_of(self, topic: str) -> None:
-        """Forget every schedule and every delayed event of a topic; durable when it returns."""
+        """Delete every schedule and every delayed event of a topic; durable when it returns."""
         for schedule in self.all():
             if schedule.topic == topic:
                 await self.delete(schedule.name)

@@ -1,4 +1,4 @@
-"""`mainspring groups`: who consumes what, how far behind, and moving or forgetting a group."""
+"""`mainspring groups`: who consumes what, how far behind, and moving or deleting a group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mainspring.cli.support.output import listing, safe, say, say_done, say_json
 from mainspring.client import path
 from mainspring.loop import MonotonicClock
 
-app: typer.Typer = Commands("List, show, move and forget groups.")
+app: typer.Typer = Commands("List, show, move and delete groups.")
 
 
 @app.command("list")
@@ -55,8 +55,34 @@ def list_groups(
 
 @app.command()
 def show(topic: TopicArgument, group: GroupArgument, *, at: NodeOptions) -> None:
-    """Show a group: where it stands in each partition."""
-    _show(at.get(path("groups", topic, group)), at.as_json)
+    """Show a group: where it stands in each partition, and who is in it."""
+    with at.connect() as connection:
+        _show(connection.get(path("groups", topic, group)), at.as_json)
+        if not at.as_json:
+            _show_members(connection.get(path("groups", topic, group, "members"))["members"], as_json=False)
+
+
+@app.command()
+def members(topic: TopicArgument, group: GroupArgument, *, at: NodeOptions) -> None:
+    """List the members of a group. Who they are, since when, and how many events each holds."""
+    _show_members(at.get(path("groups", topic, group, "members"))["members"], at.as_json)
+
+
+def _show_members(found: list[dict[str, Any]], as_json: bool) -> None:
+    several = any(each["node"] for each in found)
+    listing(
+        found,
+        as_json,
+        ("member", *(("node",) if several else ()), "address", "since", ">in flight"),
+        lambda each: (
+            "the node's program" if each["program"] else each["agent"] or "(no name)",
+            *((each["node"],) if several else ()),
+            each["address"],
+            date_text(each["since"]) if each["since"] else "",
+            each.get("inflight", ""),
+        ),
+        empty="it has no members now",
+    )
 
 
 @app.command()
@@ -96,11 +122,15 @@ def seek(
 
 @app.command()
 def delete(topic: TopicArgument, group: GroupArgument, yes: YesOption = False, *, at: NodeOptions) -> None:
-    """Forget where a group stood. Refused while it has members."""
-    confirm(f"Forget where the group {safe(group)} of {safe(topic)} stands?", yes)
+    """Delete a group: where it stood is forgotten. Refused while it has members."""
+    confirm(f"Delete the group {safe(group)} of {safe(topic)}? Where it stands is lost.", yes)
     at.call("DELETE", path("groups", topic, group))
     deleted = {"topic": topic, "group": group, "deleted": True}
-    say_done(deleted, at.as_json, f"forgot {safe(group)} of {safe(topic)}")
+    say_done(deleted, at.as_json, f"deleted {safe(group)} of {safe(topic)}")
+
+
+def _members(count: int) -> str:
+    return "1 member" if count == 1 else f"{count:,} members"
 
 
 def _show(group: dict[str, Any], as_json: bool) -> None:
@@ -108,7 +138,7 @@ def _show(group: dict[str, Any], as_json: bool) -> None:
         say_json(group)
         return
     say(
-        f"{safe(group['group'])} of {safe(group['topic'])}: {group['members']} members, lag {group['lag']:,}, "
+        f"{safe(group['group'])} of {safe(group['topic'])}: {_members(group['members'])}, lag {group['lag']:,}, "
         f"{group['inflight']:,} in flight"
         + (f", {group['rate']:g} settled per second" if group.get("rate") else "")
         + (f", the oldest is of {date_text(group['oldest'])}" if group.get("oldest") else "")

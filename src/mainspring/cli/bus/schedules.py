@@ -89,13 +89,13 @@ def run(name: NameArgument, *, at: NodeOptions) -> None:
 
 @app.command()
 def delete(name: NameArgument, yes: YesOption = False, *, at: NodeOptions) -> None:
-    """Forget a schedule. What it published stays. One that a program declares comes back when the program starts."""
+    """Delete a schedule. What it published stays. One that a program declares comes back when the program starts."""
     declared = at.get(path("schedules", name)).get("declared", False)
     back = "a program declares it, so it comes back when the program starts; pause it to stop it for good"
-    confirm(f"Forget the schedule {safe(name)}?" + (f" Note: {back}." if declared else ""), yes)
+    confirm(f"Delete the schedule {safe(name)}?" + (f" Note: {back}." if declared else ""), yes)
     at.call("DELETE", path("schedules", name))
     deleted = {"name": name, "deleted": True, "declared": declared}
-    say_done(deleted, at.as_json, f"forgot {safe(name)}" + (f" ({back})" if declared else ""))
+    say_done(deleted, at.as_json, f"deleted {safe(name)}" + (f" ({back})" if declared else ""))
 
 
 def _when(each: dict[str, Any]) -> str:

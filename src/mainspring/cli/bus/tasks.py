@@ -17,6 +17,7 @@ from mainspring.cli.support.node_options import NodeOptions, YesOption, complete
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import compact, listing, note, safe, say, say_done, say_json, short
 from mainspring.client import NodeConnection, path
+from mainspring.durations import duration_text
 from mainspring.loop import MonotonicClock
 
 app: typer.Typer = Commands("List tasks and their calls; retry, cancel and discard calls.")
@@ -43,6 +44,8 @@ def list_tasks(
 ) -> None:
     """List tasks, or calls of a task. Tasks with their calls by state; calls newest first.
 
+    Took is how long the last attempt of a call took, and of a task, the average of its calls that are done.
+
     Examples: `tasks list`, `tasks list shop.send_mail`, `tasks list --state failed`.
     """
     with at.connect() as connection:
@@ -56,13 +59,14 @@ def list_tasks(
     listing(
         found[:limit],
         at.as_json,
-        ("call", "task", "state", "enqueued", ">attempts", "arguments", "result"),
+        ("call", "task", "state", "enqueued", ">attempts", ">took", "arguments", "result"),
         lambda each: (
             each["id"],
             each["task"],
             each["state"],
             date_text(each["created"])[:19] if each["created"] else "",
             each.get("attempts", 0),
+            _took(each.get("durationMs")),
             short(_arguments(each), 50),
             short(_became(each), 60),
         ),
@@ -74,10 +78,19 @@ def _list_counts(tasks: list[dict[str, Any]], as_json: bool) -> None:
     listing(
         tasks,
         as_json,
-        ("task", *(f">{name}" for name in _COUNTED), ">workers"),
-        lambda each: (each["task"], *(each[name] for name in _COUNTED), each["workers"]),
+        ("task", *(f">{name}" for name in _COUNTED), ">workers", ">took"),
+        lambda each: (
+            each["task"],
+            *(each[name] for name in _COUNTED),
+            each["workers"],
+            _took(each.get("duration", {}).get("meanMs")),
+        ),
         empty="no tasks; `@app.task` in a program makes them, and they are known when a node or a worker runs it",
     )
+
+
+def _took(ms: float | None) -> str:
+    return "" if ms is None else duration_text(round(ms)) if ms >= 1 else "0ms"
 
 
 @app.command()
@@ -97,6 +110,7 @@ def show(
         "due": date_text(found["nextMs"]) if found.get("nextMs") else "",
         "changed": date_text(found["updated"]) if found.get("updated") else "",
         "attempts": str(found.get("attempts", "")),
+        "took": _took(found.get("durationMs")),
         "key": found.get("key", ""),
         "event": f"{found['topic']} {found['partition']}:{found['offset']}",
         "letter": str(found.get("letter", "")),

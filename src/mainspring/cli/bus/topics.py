@@ -206,8 +206,7 @@ def _summary(connection: NodeConnection, settings: dict[str, Any], groups: list[
     kept = [said(settings[name]) for name, said in _KEEPS.items() if settings.get(name)]
     lags = [each["lag"] for each in groups if each["topic"] == settings["topic"]]
     return {
-        "topic": settings["topic"],
-        "partitions": settings["partitions"],
+        **settings,
         "events": sum(_held(each) for each in offsets),
         "tail": max((each["tail"] for each in offsets), default=0),
         "groups": len(lags),

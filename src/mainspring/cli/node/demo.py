@@ -207,6 +207,7 @@ def _introduce(url: str, kernel_socket: str, as_json: bool) -> None:
         ("mainspring dlq redrive orders --group mailer --limit 1", "send one of them back to the mailer"),
         ("mainspring sub orders --group mine --from latest", "take part"),
         ('mainspring pub orders \'{"customer": "you", "cents": 1}\'', "publish an order yourself"),
-        ("mainspring send query Run.List", "the durable runs that billing started"),
+        ("mainspring runs list", "the durable runs that billing started"),
+        ("mainspring attention", "what needs a person: the mailer's dead letters"),
     ):
         say(f"  {command:58} {paint(what, dim=True)}")

@@ -24,7 +24,7 @@ import msgspec
 import typer
 
 from mainspring.cli.node.settings import ConfigOption
-from mainspring.cli.support.output import say, say_json
+from mainspring.cli.support.output import JsonOption, say, say_json
 from mainspring.errors import MainspringError, plain_lines
 from mainspring.log import check as check_log
 from mainspring.log import engine_factory, log_file
@@ -52,13 +52,14 @@ def doctor(
         str | None, typer.Argument(metavar="MODULE:APP", help="Also check that this program can be loaded.")
     ] = None,
     data: Annotated[Path | None, typer.Option(help="The data directory.  [default: ./data]")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON list on standard output.")] = False,
+    as_json: JsonOption = False,
     config: ConfigOption = None,
 ) -> None:
     """Check the installation, the settings and a data directory. Exit code 1 when something is wrong."""
     findings = list(examine(program, data, config))
     if as_json:
-        say_json(findings, 2)
+        for each in findings:
+            say_json(msgspec.to_builtins(each))
     else:
         for each in findings:
             say(f"{each.state:8} {each.check}: {plain_lines(each.found)}")

@@ -67,11 +67,13 @@ def run(read_settings: Callable[[], Settings], program: str | None, *, as_json: 
         with asyncio.Runner(loop_factory=new_event_loop if settings.uvloop else None) as runner:
             return runner.run(_serve(settings, program, in_json))
     except MainspringError as error:
+        phase = getattr(error, "phase", "")  # for programs; a person wants the reason
+        sentence = f"mainspring: not started: {plain_lines(error).removeprefix(f'boot failed in phase {phase}: ')}"
         if in_json:
             say(boot_failed(error))
         elif not sys.stderr.isatty():
-            say(f"mainspring: not started: {plain_lines(error)}".encode())
-        sys.stderr.write(f"mainspring: not started: {plain_lines(error)}\n")
+            say(sentence.encode())
+        sys.stderr.write(f"{sentence}\n")
         return 1
 
 

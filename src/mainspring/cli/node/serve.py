@@ -42,6 +42,10 @@ class ServeOptions:
         Path | None,
         typer.Option(help="Path of the socket for messages (NDJSON).  [default: kernel.sock in the data directory]"),
     ] = None
+    kernel_tcp: Annotated[
+        str | None,
+        typer.Option(metavar="[HOST:]PORT", help="Messages (NDJSON) over TCP, too.  [default: only on the socket]"),
+    ] = None
     loop_socket: Annotated[
         Path | None, typer.Option(help="Path of the socket of sys/loop.  [default: loop.sock in the data directory]")
     ] = None

@@ -91,7 +91,7 @@ def describe(
     """
     with node.open() as wire:
         if tools:
-            _show_tools(wire, type)
+            _show_tools(wire, type, as_json)
         elif type is None:
             _show_types(wire, as_json)
         else:
@@ -217,7 +217,7 @@ def drop(
     node: WireOptions,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget dead messages. Nobody gets them any more."""
+    """Drop dead messages. Nobody gets them any more."""
     chosen = _chosen_letters(ids, everything)
     confirm(f"Drop {'all' if everything else len(ids or ())} dead messages for good?", yes)
     found = node.ask("Syscall.DropDeadLetters", chosen)
@@ -298,7 +298,7 @@ def listed(wire: Wire) -> Iterator[dict[str, Any]]:
             return
 
 
-def _show_tools(wire: Wire, type: str | None) -> None:
+def _show_tools(wire: Wire, type: str | None, as_json: bool) -> None:
     from mainspring.cli.program.mcp import tool_from
 
     found = []
@@ -307,7 +307,11 @@ def _show_tools(wire: Wire, type: str | None) -> None:
         if answer["kind"] == "error":
             _show(answer, False)
         found.append(tool_from(name, answer["data"]).definition())
-    say_json(found, 2)
+    if as_json:
+        for each in found:
+            say_json(each)
+    else:
+        say_json(found, 2)
 
 
 def _show(answer: dict[str, Any], as_json: bool) -> None:

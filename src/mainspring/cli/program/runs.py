@@ -66,7 +66,7 @@ STILL = {"running": "still running", "blocked": "blocked"}
 def list_runs(
     *,
     which: RunFilter,
-    limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="How many at most.")] = 100,
     as_json: JsonOption = False,
     node: WireOptions,
 ) -> None:

@@ -80,9 +80,19 @@ def _harmless(text: str) -> str:
 # Members that are epoch milliseconds, and what stands beside each for people; others in a payload are not ours.
 _MOMENTS: Final = {
     "ts": "time",
+    "originalTs": "originalTime",
+    "t": "time",
+    "timestamp": "time",
     "not_before": "notBeforeTime",
-    **{name: f"{name.removesuffix('Ms')}Time" for name in ("originalTs", "created", "updated", "nextMs", "lastMs")},
+    **{
+        name: f"{name.removesuffix('Ms')}Time"
+        for name in (
+            *("created", "updated", "ended", "started", "since", "until", "oldest", "at", "waitsUntil"),
+            *("nextMs", "lastMs", "atMs"),
+        )
+    },
 }
+_FIRST_MOMENT_MS: Final = 100_000_000_000  # 1973: members of these names that are smaller count something else
 _NOT_OURS: Final = frozenset({"payload", "headers", "data", "value", "args", "journal", "updates", "progress"})
 
 
@@ -95,7 +105,7 @@ def _with_times(value: Any) -> Any:
     made: dict[str, Any] = {}
     for name, each in value.items():
         made[name] = each if name in _NOT_OURS else _with_times(each)
-        if name in _MOMENTS and type(each) is int and each > 0:
+        if name in _MOMENTS and type(each) is int and each > _FIRST_MOMENT_MS:
             made[_MOMENTS[name]] = rfc3339(each)
     return made
 

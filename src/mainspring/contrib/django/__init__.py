@@ -42,7 +42,8 @@ def publish(
             from mainspring import postgres
 
             given = None if headers is None else dict(headers)
-            return str(postgres.publish(connection, topic, payload, key=key, headers=given, id=id))
+            options: dict[str, Any] = {"key": key, "headers": given, "id": id, "schema": settings.schema}
+            return str(postgres.publish(connection, topic, payload, **options))
         raw = connection.connection
         return str(Outbox(settings.table).add(raw, topic, payload, key=key, headers=headers, id=id))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from dataclasses import fields as fields_of
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 from mainspring.errors import SettingError
 from mainspring.outbox import TABLE
@@ -23,8 +24,16 @@ class DjangoSettings:
     node: dict[str, Any] = field(default_factory=dict)  # settings of the node: everything else that is given
 
     def log_is_in(self, connection: Any) -> bool:
-        """Whether the node's log is where this connection leads: both are PostgreSQL, of which a project has one."""
-        return str(self.node.get("engine", "")).startswith("postgres") and connection.vendor == "postgresql"
+        """Whether the node's log is in the database of this connection: PostgreSQL, and the same name."""
+        engine = urlsplit(str(self.node.get("engine", "")))
+        same = engine.path.removeprefix("/") == str(connection.settings_dict["NAME"])
+        return engine.scheme in ("postgresql", "postgres") and connection.vendor == "postgresql" and same
+
+    @property
+    def schema(self) -> str:
+        """Of the log in PostgreSQL."""
+        named = parse_qs(urlsplit(str(self.node.get("engine", ""))).query).get("schema")
+        return named[0] if named else "mainspring"
 
 
 def read_settings() -> DjangoSettings:

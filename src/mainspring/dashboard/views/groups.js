@@ -69,7 +69,7 @@ class Groups {
       .filter(({ topic, group }) => `${group} ${topic}`.toLowerCase().includes(wanted))
       .sort((a, b) => (a[name] < b[name] ? -sign : a[name] > b[name] ? sign : a.group < b.group ? -1 : 1));
     const behind = this.rows.filter(({ lag }) => lag > 0).length;
-    say(this.sentence, `${plural(this.rows.length, "group")}, ${behind ? `${count(behind)} behind` : "none behind"}.`);
+    say(this.sentence, `${plural(this.rows.length, "group")}, ${behind ? plural(behind, "has events to settle", "have events to settle") : "all have settled everything"}.`);
     this.grid.setRows(this.rows.length, (index) => this.rows[index]);
   }
 
@@ -110,6 +110,7 @@ class Groups {
       ],
     });
     this.positions = h("div");
+    this.members = h("div");
     this.leases = h("div");
     this.acts = h("div", { class: "acts" });
     const close = closer(this.grid.element, () => this.hide());
@@ -117,6 +118,7 @@ class Groups {
       h("section", {}, this.standing, this.acts),
       h("section", {}, h("h3", {}, "Over time ", this.history.choice), this.history.element),
       h("section", {}, h("h3", { text: "Where it stands" }), this.positions),
+      h("section", {}, h("h3", { text: "Members" }), this.members),
       h("section", {}, h("h3", { text: "Leases and what waits" }), this.leases));
     beside(this.split, this.grid.element, detail);
     this.grid.refresh();
@@ -136,17 +138,19 @@ class Groups {
     const { topic } = this.chosen;
     const rights = await this.ctx.api.get(topicPath(topic, "/rights"), { signal: this.ctx.signal }).catch(() => ({ subscribeRefusal: "" }));
     const why = rights.subscribeRefusal;
-    fill(this.acts, action(this.ctx, "Move…", () => this.seek(), { why }), action(this.ctx, "Forget…", () => this.forget(), { why, kind: "danger" }));
+    fill(this.acts, action(this.ctx, "Move…", () => this.seek(), { why }), action(this.ctx, "Delete…", () => this.remove(), { why, kind: "danger" }));
   }
 
   async load() {
     const { topic, group } = this.chosen;
     try {
-      const [where, held] = await Promise.all([
+      const [where, held, { members }] = await Promise.all([
         this.ctx.api.get(groupPath(topic, group), { signal: this.ctx.signal }),
         this.ctx.api.get(groupPath(topic, group, "/leases?limit=100"), { signal: this.ctx.signal }),
+        this.ctx.api.get(groupPath(topic, group, "/members"), { signal: this.ctx.signal }),
       ]);
       this.drawDetail(where, held);
+      this.drawMembers(members);
     } catch (problem) {
       if (problem.name !== "AbortError") fill(this.positions, refused(problem));
     }
@@ -170,7 +174,6 @@ class Groups {
       count(place.inflight),
     ])));
     const at = (lease) => (lease.epoch ? store.nodes.find((node) => node.epoch === lease.epoch)?.name ?? "" : lease.state === "leased" ? store.here : "");
-    const { members } = where;
     refill(this.leases, held.leases.length
       ? table("Leases", [["Place", false, true], ["State", false, true], ...(store.shared ? [["Node"]] : []), ["Attempt", true], ["Ends in", true, true], ["Reason"]], held.leases.map((lease) => [
         h("a", { href: to(["events"], { topic: held.topic, partition: lease.partition || "", offset: lease.offset }), text: `${lease.partition}:${lease.offset}` }),
@@ -180,7 +183,23 @@ class Groups {
         lease.until ? span(Math.max(0, lease.until - now)) : "",
         lease.reason,
       ]))
-      : h("p", { class: "dim", text: members ? `Its ${plural(members, "member holds", "members hold")} nothing.` : "It has no members now." }));
+      : h("p", { class: "dim", text: "Nothing is held or waits to be delivered again." }));
+  }
+
+  drawMembers(members) {
+    const { store } = this.ctx;
+    const now = store.node?.now ?? Date.now();
+    const name = ({ program, agent }) => (program ? "the node's program" : agent || h("span", { class: "dim", text: "no name" }));
+    const addresses = members.some(({ address }) => address);
+    refill(this.members, members.length
+      ? table("Members", [["Member"], ...(store.shared ? [["Node"]] : []), ...(addresses ? [["Address"]] : []), ["Since", true], ["In flight", true]], members.map((member) => [
+        name(member),
+        ...(store.shared ? [member.node] : []),
+        ...(addresses ? [member.address] : []),
+        member.since ? h("span", { title: exact(member.since), text: ago(member.since, now) }) : "",
+        member.inflight === undefined ? "" : count(member.inflight),
+      ]))
+      : h("p", { class: "dim", text: "It has no members now." }));
   }
 
   async seek() {
@@ -197,13 +216,13 @@ class Groups {
     this.ctx.store.plan(0);
   }
 
-  async forget() {
+  async remove() {
     const { topic, group } = this.chosen;
-    const values = await question({ title: `Forget ${group}?`, text: "Where it stood is lost. It must have no members.", yes: "Forget it", danger: true });
+    const values = await question({ title: `Delete ${group}?`, text: "Where it stood is lost. It must have no members.", yes: "Delete it", danger: true });
     if (!values) return;
     await this.ctx.api.send("DELETE", groupPath(topic, group));
     this.hide();
-    toast(`${group} was forgotten.`);
+    toast(`${group} was deleted.`);
     this.ctx.store.plan(0);
   }
 

@@ -62,7 +62,7 @@ export function open(ctx) {
     const place = store.here ? `${store.here}${others}. ` : "";
     say(sentence, `${place}Mainspring ${node.version}, up ${span(node.now - node.started)}, ${plural(store.stats.connections, "connection")}.${refusals(store.stats.refused)}`);
     refill(urgent, needs(store.attention, node.now));
-    for (const figure of figures) figure.update(points);
+    for (const figure of figures) figure.update(points, history.points);
     history.update();
     drawFaults(faults, node);
     rank(busy, busiest(store), points.length ? "Nothing was published in the last seconds." : "Counting begins now.");
@@ -121,11 +121,10 @@ function makeFigure(name, unit, token, pick, format, href) {
   const line = h("canvas", { aria: { hidden: "true" } });
   const shown = h("div", { class: "value" }, value, h("small", { text: unit }));
   const element = h("a", { class: "figure", href }, h("div", { class: "name", text: name }), shown, line);
-  const update = (points) => {
-    const values = points.slice(-90).map(pick).filter((each) => each !== undefined);
-    if (!values.length) return;
-    say(value, format(values.at(-1)));
-    spark(line, values, token, line.clientWidth, 26);
+  const update = (points, before) => {
+    const now = points.map(pick).findLast((each) => each !== undefined);
+    if (now !== undefined) say(value, format(now));
+    spark(line, before.slice(-90).map(pick), token, line.clientWidth, 26);
   };
   return { element, update };
 }

@@ -1,10 +1,10 @@
 // Schedules: what is published again and again, when it comes next, how the last call went; run now, pause, resume.
 
 import { topicPath } from "../api.js";
-import { h, alone, beside, closer, empty, facts, head, panel, refill, say, tag } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, failure, head, panel, refill, say, tag } from "../dom.js";
 import { action, prose, question, refused, toast, trouble } from "../feedback.js";
 import { ago, exact, moment, plural, span } from "../format.js";
-import { Grid } from "../grid.js";
+import { Grid, LoadedList } from "../grid.js";
 import { tree } from "../json.js";
 import { note, to } from "../router.js";
 
@@ -17,9 +17,9 @@ export function open(ctx) {
   return new Schedules(ctx);
 }
 
-class Schedules {
+class Schedules extends LoadedList {
   constructor(ctx) {
-    this.ctx = ctx;
+    super(ctx);
     this.all = [];
     this.rows = [];
     this.refusals = new Map(); // topic -> why its schedules may not be changed
@@ -47,10 +47,6 @@ class Schedules {
     this.trouble = trouble();
     this.element = h("div", {}, head("Schedules", this.sentence), this.trouble.element, h("div", { class: "bar" }, this.search), this.split);
     this.load();
-  }
-
-  get now() {
-    return this.ctx.store.node?.now ?? Date.now();
   }
 
   next(row) {
@@ -138,13 +134,14 @@ class Schedules {
         ["Overlap", row.overlap ?? "queue"],
         ["Publishes to", h("a", { href: to(["events"], { topic: row.topic }), text: row.topic })],
         row.key && ["Key", row.key],
-      ]), h("div", { class: "acts" }, this.button("Run now", row, () => this.run(row), ""), this.button(row.paused ? "Resume" : "Pause", row, () => this.pause(row), ""), this.button("Forget…", row, () => this.forget(row), "danger"))),
+      ]), h("div", { class: "acts" }, this.button("Run now", row, () => this.run(row), ""), this.button(row.paused ? "Resume" : "Pause", row, () => this.pause(row), ""), this.button("Delete…", row, () => this.remove(row), "danger"))),
       last ? h("section", {}, h("h3", { text: "Last call" }), facts([
         ["Result", result(last)],
         ["At", h("span", { title: exact(last.atMs), text: moment(last.atMs) })],
         last.result !== "skipped" && ["Took", span(last.durationMs ?? 0)],
         last.attempt > 1 && ["Attempt", String(last.attempt)],
-      ]), last.reason ? h("pre", { text: last.failure?.traceback || last.reason }) : null) : null,
+      ]), last.failure ? null : last.reason && h("p", { class: "dim", text: last.reason })) : null,
+      last?.failure ? failure(last.failure, "Why it failed") : null,
       h("section", {}, h("h3", { text: "Payload" }), tree(row.payload ?? null)),
     ];
   }
@@ -161,23 +158,13 @@ class Schedules {
     await this.load();
   }
 
-  async forget(row) {
+  async remove(row) {
     const text = row.declared ? "A program declares it: it comes back when the program starts. Pause it to stop it for good." : "It publishes nothing more.";
-    if (!(await question({ title: `Forget ${row.name}?`, text, yes: "Forget it", danger: true }))) return;
+    if (!(await question({ title: `Delete ${row.name}?`, text, yes: "Delete it", danger: true }))) return;
     await this.ctx.api.send("DELETE", schedulePath(row.name));
-    toast(`${row.name} was forgotten.`);
+    toast(`${row.name} was deleted.`);
     this.hide();
     await this.load();
-  }
-
-  update() {
-    this.polls = (this.polls ?? 0) + 1;
-    if (this.polls % 3 === 0) this.load();
-    else this.grid.refresh();
-  }
-
-  close() {
-    this.grid.close();
   }
 }
 

@@ -1,10 +1,10 @@
 // Tasks: how many calls of each wait, run, are done and failed; the calls of one, and retrying, cancelling, discarding.
 
 import { topicPath, withQuery } from "../api.js";
-import { h, alone, beside, closer, empty, facts, fill, head, panel, refill, say, tag } from "../dom.js";
+import { h, alone, beside, closer, empty, facts, failure, fill, head, panel, refill, say, tag } from "../dom.js";
 import { action, field, prose, question, refused, toast, trouble } from "../feedback.js";
-import { ago, brief, count, exact, moment, plural } from "../format.js";
-import { Grid } from "../grid.js";
+import { ago, brief, count, exact, moment, plural, span } from "../format.js";
+import { Grid, LoadedList } from "../grid.js";
 import { tree } from "../json.js";
 import { note, to } from "../router.js";
 
@@ -37,6 +37,7 @@ function all(ctx) {
       number("delayed", "minmax(78px, 0.7fr)", 700),
       number("done", "minmax(60px, 0.8fr)", 340),
       number("cancelled", "minmax(88px, 0.7fr)", 820),
+      { label: "Takes", width: "84px", kind: "r", least: 900, cell: ({ duration }) => (duration ? h("span", { title: `On average, of those that are done; the longest took ${span(duration.longestMs)}`, text: span(Math.round(duration.meanMs)) }) : "") },
       { label: "Workers", width: "minmax(80px, 0.7fr)", kind: "r", least: 760, cell: (row) => (row.workers ? count(row.workers) : tag("none", row.waiting ? "bad" : "")) },
     ],
   });
@@ -57,15 +58,14 @@ function all(ctx) {
     }
   };
   load();
-  let polls = 0;
-  return { element, update: () => ++polls % 3 === 0 && load(), close: () => grid.close() };
+  return Object.assign(new LoadedList(ctx), { element, grid, load });
 }
 
 // -- the calls of one
 
-class Calls {
+class Calls extends LoadedList {
   constructor(ctx, task) {
-    this.ctx = ctx;
+    super(ctx);
     this.task = task;
     this.info = null;
     this.rows = [];
@@ -86,6 +86,7 @@ class Calls {
         { label: "Arguments", width: "minmax(100px, 2fr)", kind: "m", cell: (row) => brief(written(row), 160) },
         { label: "Result", width: "minmax(90px, 2fr)", kind: "m", least: 560, cell: (row) => brief(became(row), 160) },
         { label: "Attempts", width: "84px", kind: "r", least: 680, cell: (row) => (row.attempts ? count(row.attempts) : "") },
+        { label: "Took", width: "84px", kind: "r", least: 620, cell: (row) => (row.durationMs === undefined ? "" : span(row.durationMs)) },
         { label: "Call", width: "minmax(90px, 1.2fr)", kind: "m", least: 860, cell: (row) => row.id },
         { label: "Enqueued", width: "minmax(118px, 0.9fr)", kind: "r", cell: (row) => (row.created ? h("span", { title: exact(row.created), text: ago(row.created, this.now) }) : "") },
       ],
@@ -98,10 +99,6 @@ class Calls {
     this.trouble = trouble();
     this.element = h("div", {}, head(task, this.sentence, this.links, crumb), this.trouble.element, h("div", { class: "bar" }, field("State", this.state), this.acts), this.split, this.more);
     this.load();
-  }
-
-  get now() {
-    return this.ctx.store.node?.now ?? Date.now();
   }
 
   choose() {
@@ -223,25 +220,16 @@ class Calls {
         call.nextMs && ["Due", at(call.nextMs)],
         call.updated && [OPEN.includes(call.state) ? "Last heard of" : "Ended", at(call.updated)],
         call.attempts && ["Attempts", count(call.attempts)],
+        call.durationMs !== undefined && ["Last attempt took", span(call.durationMs)],
         call.key && ["Key", call.key],
         call.offset && ["Event", h("a", { href: to(["events"], { topic: call.topic, partition: call.partition || "", offset: call.offset }), text: `${call.topic} ${call.partition}:${call.offset}` })],
         call.letter && ["Dead letter", h("a", { href: to(["deadletters", call.topic]), text: `${call.topic} ${call.letter}` })],
       ]), h("div", { class: "acts" }, acts)),
-      call.error ? h("section", {}, h("h3", { text: OPEN.includes(call.state) ? "Last error" : "Error" }), h("pre", { text: call.failure?.traceback || call.error })) : null,
+      call.error ? failure(call.failure ?? { type: call.error }, OPEN.includes(call.state) ? "Last error" : "Why it failed") : null,
       call.value === undefined ? null : h("section", {}, h("h3", { text: "Result" }), tree(call.value)),
       call.progress === undefined ? null : h("section", {}, h("h3", { text: "Progress" }), tree(call.progress)),
       h("section", {}, h("h3", { text: "Arguments" }), tree(call.args ?? []), call.kwargs ? tree(call.kwargs) : null),
     ];
-  }
-
-  update() {
-    this.polls = (this.polls ?? 0) + 1;
-    if (this.polls % 3 === 0) this.load();
-    else this.grid.refresh();
-  }
-
-  close() {
-    this.grid.close();
   }
 }
 

@@ -7,6 +7,7 @@
 This package imports nothing of wasmtime before a guest is loaded.
 
 - `guest`: a loaded module, its operations as effects and its exports as programs. `machine`: the only user of wasmtime.
+- `tasks`: what a guest spawns, as child runs. `adapters`: what its standard library asks of a host: time, random, log.
 - `module`: what a module says about itself. `schema`: values that cross the border. `frames`: the messages.
 - `errors`: what can go wrong with a guest.
 """

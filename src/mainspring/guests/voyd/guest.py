@@ -3,12 +3,12 @@
 Each operation of the effect table becomes an effect class of its own, so handlers, kinds, traces and journals work as
 for any other effect. Each exported program becomes a generator: it calls into the module, yields the effect the module
 asked for, and passes the answer back in. All runs of a guest share one instance; each has its own buffer in the guest's
-memory, and buffers are used again, the last one given back first.
+memory, which the tasks that it spawns use, too; buffers are used again, the last one given back first.
 
 Memory of the guest, with buffers of B bytes:
 
     0     arguments of an invocation
-    B     kept free for results of plain calls
+    B     the result of an export that performs no effects
     2B    the handle table, one u32 per operation
     then  one buffer of B bytes for each run, aligned to 8
 """
@@ -16,6 +16,7 @@ Memory of the guest, with buffers of B bytes:
 from __future__ import annotations
 
 import os
+import random
 import struct
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -25,6 +26,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from mainspring.guests.voyd import frames
+from mainspring.guests.voyd.adapters import default_handler
 from mainspring.guests.voyd.errors import GuestProtocolError, GuestRefused, GuestTrap
 from mainspring.guests.voyd.machine import Machine, Ref, to_binary
 from mainspring.guests.voyd.module import (
@@ -36,6 +38,8 @@ from mainspring.guests.voyd.module import (
     parse_table,
 )
 from mainspring.guests.voyd.schema import Schema, SchemaReader
+from mainspring.guests.voyd.tasks import IMPORTS as TASK_IMPORTS
+from mainspring.guests.voyd.tasks import TASK_EFFECT, GuestTask, TaskTable, task_import
 from mainspring.runs import Effect, Runtime
 
 EXPORT_ABI: Final = "voyd.export_abi"
@@ -46,11 +50,11 @@ _REQUIRED: Final = ("init_effects", "effect_status", "effect_len", "effect_cont"
 _VALUE, _EFFECT = 0, 1
 _PLAIN: Final = ("bool", "i32", "i64", "f32", "f64")
 _KIND_NUMBERS: Final = {"resume": 0, "tail": 1}
-_EXPORT_COMPLETION: Final = 0
+_EXPORT_COMPLETION, _CALLBACK_COMPLETION = 0, 1
 
 DEFAULT_BUFFER_BYTES: Final = 131_072  # what the protocol's own host uses
 DEFAULT_MEMORY_BYTES: Final = 64 << 20
-DEFAULT_FUEL: Final = 1_000_000_000  # instructions per step: some seconds of a guest that never suspends
+DEFAULT_FUEL: Final = 100_000_000  # instructions per step: a guest that never suspends holds the thread for some 50 ms
 
 Key = tuple[str, int, int]  # effect id, operation, signature
 
@@ -70,6 +74,7 @@ class GuestExport(msgspec.Struct):
     parameters: list[Schema]
     result: Schema
     abi: str = ""  # "direct": its numbers are passed as they are
+    wrapper: str = ""  # the function to call, where that has another name
 
 
 class VoydGuest:
@@ -96,7 +101,9 @@ class VoydGuest:
         _check_module(module)
         self._register = register
         self._buffer_bytes = buffer_bytes
-        self._machine = Machine(module, max_memory_bytes=max_memory_bytes, fuel_per_call=fuel_per_step)
+        self._machine = Machine(
+            module, max_memory_bytes=max_memory_bytes, fuel_per_call=fuel_per_step, offer=self._offered
+        )
         self._free: list[int] = []
         self._effects = [_effect_class(operation) for operation in self.operations]
         self._by_key: dict[Key, type[GuestEffect]] = {
@@ -104,6 +111,10 @@ class VoydGuest:
             for operation, effect in zip(self.operations, self._effects, strict=True)
         }
         self._next_buffer = self._write_handle_table()
+
+    def _offered(self, module: str, name: str) -> Callable[..., int | Ref] | None:
+        """What the host provides of a module's imports."""
+        return task_import(name, lambda: self._machine.caller) if module == TASK_IMPORTS else None
 
     def _write_handle_table(self) -> int:
         start, count = 2 * self._buffer_bytes, len(self.operations)
@@ -138,6 +149,15 @@ class VoydGuest:
             raise GuestRefused(text, remedy=f"give one of: {labels}")
         self._register(self._effects[found[0].index], handler, strict=strict)
 
+    def handle_defaults(self, source: random.Random) -> None:
+        """Answer what the standard library asks for: time, random numbers of `source`, log lines."""
+        for operation, effect in zip(self.operations, self._effects, strict=True):
+            signature = self._signatures.get(operation.index)
+            result = None if signature is None else signature[1]
+            handler = default_handler(operation, result, source, self._buffer_bytes)
+            if handler is not None:
+                self._register(effect, handler)
+
     def effect_class(self, effect: str, op: int, signature: int) -> type[GuestEffect]:
         """The effect class of an operation, for `runtime.handle`."""
         return self._by_key[effect, op, signature & 0xFFFFFFFF]
@@ -153,75 +173,103 @@ class VoydGuest:
 
     # -- a run
 
-    def run(self, name: str, args: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+    def run(self, name: str, args: tuple[Any, ...], perform: Any) -> Generator[Any, Any, Any]:
         """The program of one run; used by `GuestEntry`."""
         export = self.exports.get(name)
         if export is None:
             raise GuestProtocolError(f"missing export {name}: the module has {', '.join(self.exports) or 'none'}")
         if not self._machine.has(f"{name}_effectful"):
             return self._run_pure(export, args)
-        buffer = self._take_buffer()
-        held: list[Ref] = []
+        task = GuestTask(TaskTable(self._machine, self._run_task, self._take_buffer(), self._free.append), perform)
+        buffer = task.table.buffer
         try:
-            frame = frames.invocation(export.id, export.parameters, args)
-            self._fits(frame)
-            self._machine.memory.write(0, frame)
-            result = self._called(held, f"{name}_effectful", 0, len(frame), buffer, self._buffer_bytes)
+            frame = self._invocation(export, args)
+            result = task.call(f"{name}_effectful", 0, len(frame), buffer, self._buffer_bytes)
             while (request := self._requested(result, buffer)) is not None:
-                continuation = self._called(held, "effect_cont", result)
-                self._drop(held, result)
-                answer = yield self._effect(request)
-                frame = self._answer(request, answer)
-                self._machine.memory.write(buffer, frame)
-                arguments = (buffer, len(frame), self._buffer_bytes, _EXPORT_COMPLETION, export.id)
-                result = self._called(held, "resume_effectful", continuation, *arguments)
-                self._drop(held, continuation)
+                continuation = task.call("effect_cont", result)
+                task.drop(result)
+                length = yield from self._performed(task, request)
+                arguments = (buffer, length, self._buffer_bytes, _EXPORT_COMPLETION, export.id)
+                result = task.call("resume_effectful", continuation, *arguments)
+                task.drop(continuation)
             length = self._machine.call("effect_len", result)
             return frames.completion(frames.decode(self._machine.memory.read(buffer, length)), export.id, export.result)
         finally:
-            for ref in held:
-                ref.release()
-            self._free.append(buffer)
+            task.finish()
+
+    def _run_task(self, task: GuestTask, outcome: Ref, number: int) -> Generator[Any, Any, Ref]:
+        """The rest of a spawned task, from its first outcome to its last one, which holds its value."""
+        buffer = task.table.buffer
+        while (tag := self._machine.call("__voyd_outcome_tag", outcome)) == _EFFECT:
+            result = task.call("handle_outcome", outcome, buffer, self._buffer_bytes, _CALLBACK_COMPLETION, number)
+            task.drop(outcome)
+            request = self._requested(result, buffer)
+            if request is None:
+                raise GuestProtocolError("a task of the guest says that it performs an effect, and does not")
+            continuation = task.call("effect_cont", result)
+            task.drop(result)
+            length = yield from self._performed(task, request)
+            outcome = task.call("resume_effectful_raw", continuation, buffer, length)
+            task.drop(continuation)
+        if tag != _VALUE:
+            raise GuestProtocolError(f"a task of the guest ended with the unknown tag {tag}")
+        return outcome
+
+    def _performed(self, task: GuestTask, request: frames.Request) -> Generator[Any, Any, int]:
+        """Have an effect performed, and put its answer into the buffer; the answer's length."""
+        known = self.operations[request.index]
+        if known.effect == TASK_EFFECT:
+            answer = yield from task.answer(known.op, [value for _, value in request.args])
+        else:
+            answer = yield self._effect(request)
+        frame = self._answer(request, answer)
+        self._machine.memory.write(task.table.buffer, frame)
+        return len(frame)
+
+    def _invocation(self, export: GuestExport, args: tuple[Any, ...]) -> bytes:
+        """Put the arguments where an export finds them."""
+        frame = frames.invocation(export.id, export.parameters, args)
+        self._fits(frame)
+        self._machine.memory.write(0, frame)
+        return frame
 
     def _run_pure(self, export: GuestExport, args: tuple[Any, ...]) -> Any:
         """An export that performs no effects, in one step."""
-        name, kinds = export.name, [schema.kind for schema in export.parameters]
-        is_plain = all(kind in _PLAIN for kind in kinds) and export.result.kind in (*_PLAIN, "void")
-        if export.abi != "direct" or not is_plain or not self._machine.has(name):
+        name, kinds = export.wrapper or export.name, [schema.kind for schema in export.parameters]
+        if not self._machine.has(name):
+            raise GuestProtocolError(f"the module declares the export {export.name} and has no function {name}")
+        if export.abi != "direct":
+            frame = self._invocation(export, args)
+            length = self._machine.call(name, 0, len(frame), self._buffer_bytes, self._buffer_bytes)
+            self._check_length(length)
+            text = self._machine.memory.read(self._buffer_bytes, length)
+            return frames.completion(frames.decode(text), export.id, export.result)
+        if not (all(kind in _PLAIN for kind in kinds) and export.result.kind in (*_PLAIN, "void")):
             raise GuestProtocolError(
-                f"{name} is a pure export whose values are serialized, which this host does not call",
-                remedy="export a function that performs an effect, or one that takes and gives numbers",
+                f"{name} takes or gives values that are not numbers, and does not serialize them",
+                remedy="compile it with the abi `serialized`, or export a function of numbers",
             )
         for index, (schema, value) in enumerate(zip(export.parameters, args, strict=True)):
             schema.to_wire(value, f"argument {index}")
         result = self._machine.call_direct(name, kinds, args, result=export.result.kind != "void")
         return bool(result) if export.result.kind == "bool" else result
 
-    def _called(self, held: list[Ref], name: str, *args: int | Ref) -> Ref:
-        """Call an export that gives a reference, and hold it until it is dropped."""
-        ref = self._machine.call(name, *args)
-        if not isinstance(ref, Ref):
-            raise GuestProtocolError(f"export {name} gave a number instead of a reference")
-        held.append(ref)
-        return ref
-
-    def _drop(self, held: list[Ref], ref: Ref) -> None:
-        held.remove(ref)
-        ref.release()
-
     def _requested(self, result: Ref, buffer: int) -> frames.Request | None:
         """The effect the guest asks for; None when it completed."""
         status, length = self._machine.call("effect_status", result), self._machine.call("effect_len", result)
         if status not in (_VALUE, _EFFECT):
             raise GuestProtocolError(f"the guest reported the unknown status {status}")
+        self._check_length(length)
+        if status == _VALUE:
+            return None
+        return self._checked(frames.request(frames.decode(self._machine.memory.read(buffer, length))))
+
+    def _check_length(self, length: int) -> None:
         if not 0 < length <= self._buffer_bytes:
             raise GuestProtocolError(
                 f"the guest reported a message of {length} bytes for a buffer of {self._buffer_bytes}",
                 remedy="load it with a larger buffer_bytes",
             )
-        if status == _VALUE:
-            return None
-        return self._checked(frames.request(frames.decode(self._machine.memory.read(buffer, length))))
 
     def _checked(self, request: frames.Request) -> frames.Request:
         """A request must be what the table says about its operation."""
@@ -275,15 +323,20 @@ class VoydGuest:
         return start
 
 
-def load_wasm(runtime: Runtime, source: str | os.PathLike[str] | bytes, **limits: int) -> VoydGuest:
+def load_wasm(
+    runtime: Runtime, source: str | os.PathLike[str] | bytes, *, defaults: bool = True, **limits: int
+) -> VoydGuest:
     """Load a guest for a runtime from a .wasm or .wat file, or from its bytes; GuestRefused when it does not fit.
 
     `buffer_bytes` bounds one message, `max_memory_bytes` the guest's memory, `fuel_per_step` the instructions between
-    two suspensions.
+    two suspensions. With `defaults` the standard library's time, random numbers and log lines have handlers.
     """
     if not isinstance(source, bytes):
         source = Path(source).read_bytes()
-    return VoydGuest(source, runtime.handle, **limits)
+    guest = VoydGuest(source, runtime.handle, **limits)
+    if defaults:
+        guest.handle_defaults(runtime.random)
+    return guest
 
 
 class GuestEntry:
@@ -295,11 +348,11 @@ class GuestEntry:
         self.__qualname__ = name
         self.__module__ = "guest"
 
-    def __bind_program__(self, args: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+    def __bind_program__(self, args: tuple[Any, ...], perform: Any) -> Generator[Any, Any, Any]:
         export = self.guest.exports.get(self.name)
         if export is not None and len(args) != len(export.parameters):
             raise TypeError(f"{self.name} takes {len(export.parameters)} arguments, not {len(args)}")
-        return self.guest.run(self.name, args)
+        return self.guest.run(self.name, args, perform)
 
 
 def _effect_class(operation: GuestOperation) -> type[GuestEffect]:
@@ -342,7 +395,14 @@ def _read_exports(section: bytes | None) -> dict[str, GuestExport]:
             name = each["name"]
             parameters = [schemas.read(parameter) for parameter in each.get("params", ())]
             result = schemas.read(each.get("result", "void"))
-            exports[name] = GuestExport(name, each.get("id", export_id(name)), parameters, result, each.get("abi", ""))
+            exports[name] = GuestExport(
+                name,
+                each.get("id", export_id(name)),
+                parameters,
+                result,
+                each.get("abi", ""),
+                each.get("wrapperName") or "",
+            )
     except (KeyError, TypeError, AttributeError) as error:
         raise GuestRefused(f"{EXPORT_ABI} is incomplete: {error!r}") from None
     return exports

@@ -47,7 +47,7 @@ class RunSelection(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     state: str | None = None
     program: str | None = None
     prefix: str = ""
-    ids: list[str] | None = None
+    ids: frozenset[str] | None = None
     text: str = ""
     since: int | None = None
     until: int | None = None

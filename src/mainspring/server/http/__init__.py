@@ -14,6 +14,7 @@ from mainspring.server.http.access import (
     claimed_agent,
     outside_middleware,
     trusting_own_user,
+    while_valid,
 )
 from mainspring.server.http.call import Face
 from mainspring.server.http.connection import HttpRunner
@@ -35,4 +36,5 @@ __all__ = [
     "openapi_text",
     "outside_middleware",
     "trusting_own_user",
+    "while_valid",
 ]

@@ -243,32 +243,40 @@ class TokenAuthenticator:
         """Who sent the request; the same Caller however often it is asked."""
         if _CALLER in request:
             return request[_CALLER]
-        text, now, ends_ms = _presented(request), self._clock.wall_ms(), 0
-        if text is not None:
-            token = self._source.book.find(text, now) if len(text) <= MAX_TOKEN else None
-        else:
-            token, ends_ms = self._by_certificate(request, now)
-        if token is None:
+        text, address = _presented(request), request.remote or ""
+        caller = self.find(text, request.transport, address)
+        if caller is None:
             refusal = self._refusal(request, text)
-            about = f"{request.method} {request.path}"
-            self._audit.refused("login_refused", None, about, refusal.message, address=request.remote or "")
+            self.note_refusal(f"{request.method} {request.path}", refusal.message, address)
             raise refusal
-        sid = self._new_id().replace("-", "")[-SID_DIGITS:]
-        expires_ms = min(filter(None, (token.expires_ms, ends_ms)), default=0)
-        caller = Caller(
-            token.agent,
-            sid=sid,
-            scopes=token.scopes,
-            expires_ms=expires_ms,
-            address=request.remote or "",
-            revoked=token.revoked,
-        )
         request[_CALLER] = caller
         return caller
 
-    def _by_certificate(self, request: web.Request, now: int) -> tuple[Token | None, int]:
+    def find(self, text: str | None, transport: asyncio.BaseTransport | None, address: str) -> Caller | None:
+        """Who has this token, or without one the certificate that was shown on the transport."""
+        now, ends_ms = self._clock.wall_ms(), 0
+        if text is not None:
+            token = self._source.book.find(text, now) if len(text) <= MAX_TOKEN else None
+        else:
+            token, ends_ms = self._by_certificate(transport, now)
+        if token is None:
+            return None
+        return Caller(
+            token.agent,
+            sid=self._new_id().replace("-", "")[-SID_DIGITS:],
+            scopes=token.scopes,
+            expires_ms=min(filter(None, (token.expires_ms, ends_ms)), default=0),
+            address=address,
+            revoked=token.revoked,
+        )
+
+    def note_refusal(self, about: str, reason: str, address: str) -> None:
+        """Somebody was not let in: the audit tells."""
+        self._audit.refused("login_refused", None, about, reason, address=address)
+
+    def _by_certificate(self, transport: asyncio.BaseTransport | None, now: int) -> tuple[Token | None, int]:
         """The line for the certificate that the client showed, and when the certificate ends."""
-        peer = None if request.transport is None else request.transport.get_extra_info("peercert")
+        peer = None if transport is None else transport.get_extra_info("peercert")
         if not peer:
             return None, 0
         ends_ms = int(ssl.cert_time_to_seconds(peer["notAfter"])) * 1000

@@ -185,5 +185,8 @@ def _found(root: Path, name: str) -> Path | None:
     """The file a name stands for, or None."""
     if "\0" in name or any(part.startswith(".") for part in name.split("/")):
         return None
-    found = (root / name / INDEX if name == "" or name.endswith("/") else root / name).resolve()
-    return found if found.is_relative_to(root) and found.is_file() else None
+    try:
+        found = (root / name / INDEX if name == "" or name.endswith("/") else root / name).resolve()
+        return found if found.is_relative_to(root) and found.is_file() else None
+    except (OSError, RuntimeError):  # no file has such a long name; links lead in a circle
+        return None

@@ -13,10 +13,14 @@ from collections.abc import Callable
 from enum import Enum
 from hashlib import blake2b
 
+from msgspec import UNSET
+from msgspec.structs import asdict
+
 from mainspring.bus.groups.group import RETRY_MS, Group
-from mainspring.bus.groups.member import accepts
+from mainspring.bus.groups.member import UNKNOWN, MemberView, accepts
 from mainspring.bus.groups.shared.records import (
     MEMBERS,
+    MOST_ORIGINS,
     PresenceRecord,
     decode_presence,
     encode,
@@ -98,6 +102,7 @@ class Presence:
             filters=tuple(filters),
             max_attempts=self._declared(group.topic.name, group.name),
             room=sum(member.window for member in members),
+            origins=tuple(member.origin for member in members[:MOST_ORIGINS]),
         )
 
     def on_fenced(self) -> None:
@@ -155,6 +160,16 @@ class Presence:
     def count(self, group: Group) -> int:
         """Members on all nodes."""
         return len(group.members) + sum(record.members for record in self._others(group))
+
+    def members(self, group: Group, held: Callable[[int], int]) -> list[MemberView]:
+        """Members on all nodes, those here first; `held` gives what the node of an epoch has."""
+        views = [member.view(self._cluster.node) for member in group.members]
+        names = {node.epoch: node.name for node in self._cluster.nodes()}
+        for record in self._others(group):
+            name, inflight = names.get(record.epoch, ""), held(record.epoch) if record.members == 1 else UNSET
+            known = record.origins or (UNKNOWN,) * record.members  # an older version does not say who they are
+            views += [MemberView(**asdict(origin), node=name, inflight=inflight) for origin in known]
+        return views
 
     def accepted_remotely(self, group: Group, ready: ReadyEvent) -> bool:
         return any(accepts(wanted, ready) for record in self._others(group) for wanted in record.filters)

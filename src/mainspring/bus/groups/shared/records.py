@@ -12,9 +12,11 @@ member there accepts what none of their own does.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import msgspec
 
+from mainspring.bus.groups.member import MemberOrigin
 from mainspring.bus.groups.position import (
     Ended,
     PositionRecord,
@@ -31,6 +33,7 @@ from mainspring.bus.protocol import Filter
 
 CLAIMS = "claims"
 MEMBERS = "members"
+MOST_ORIGINS: Final = 100  # members of a node that the others know one by one; each that joins writes the record
 
 
 class ClaimRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -75,6 +78,7 @@ class PresenceRecord(msgspec.Struct, frozen=True, rename="camel", omit_defaults=
     filters: tuple[Filter | None, ...] = ()
     max_attempts: int = 0  # what the node's own consumer declares; 0: nothing
     room: int = 0  # events its members want at a time; 0: an older version does not say
+    origins: tuple[MemberOrigin, ...] = ()  # who they are, not more than `MOST_ORIGINS`
 
 
 def with_claims(position: PositionRecord, claims: Sequence[ClaimRecord]) -> PositionRecord:

@@ -34,6 +34,7 @@ from typing import Final
 from mainspring.bus.errors import Unavailable
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import RETRY_MS, Group, LeaseView
+from mainspring.bus.groups.member import MemberView
 from mainspring.bus.groups.position import (
     COPIES,
     NOTHING,
@@ -677,6 +678,9 @@ class SharedSupply:
 
     def member_count(self, group: Group) -> int:
         return self._presence.count(group)
+
+    def members(self, group: Group) -> list[MemberView]:
+        return self._presence.members(group, partial(_held_by, group))
 
     def remote_inflight(self, position: Position) -> int:
         """Other nodes lease what they take at once."""

@@ -62,7 +62,14 @@ from mainspring.log.engines.postgres.connection import (
     translated,
 )
 from mainspring.log.engines.postgres.plan import CommitPlan, KnownState, Partition
-from mainspring.log.engines.postgres.reader import OUTGOING_PAGE, PAGE, PostgresReader, mark_of, record_of
+from mainspring.log.engines.postgres.reader import (
+    OUTGOING_PAGE,
+    PAGE,
+    PostgresReader,
+    RecordRequests,
+    mark_of,
+    record_of,
+)
 from mainspring.log.engines.postgres.recent import RECENT_BYTES, RecentEvents
 from mainspring.log.engines.postgres.tables import (
     OUTGOING_VERSION,
@@ -121,6 +128,7 @@ class PostgresEngine(Watched):
         self._tries = 0
         self._sql = _Statements(self.address)
         self._reader = PostgresReader(self.address.schema)
+        self._gets = RecordRequests(self._reader, self._tasks)
 
     @property
     def reconnects(self) -> int:
@@ -601,7 +609,7 @@ class PostgresEngine(Watched):
     async def get(self, space: str, key: str) -> Record | None:
         if not are_well_formed(space, key):
             return None
-        return await self._open().read(lambda ask: self._reader.record(ask, space, key))
+        return await self._gets.get((space, key), self._open())
 
     async def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
         if not are_well_formed(space, prefix, after):

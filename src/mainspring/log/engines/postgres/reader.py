@@ -6,14 +6,16 @@ log names it: one such row keeps no node from working.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from mainspring.log.contract import (
     Bounds,
     DamagedEvent,
     DamagedRecord,
+    LogUnavailable,
     Mark,
     Outline,
     Place,
@@ -24,8 +26,10 @@ from mainspring.log.contract import (
     outline_of,
     within_bytes,
 )
+from mainspring.log.engines.postgres.connection import PostgresConnections
 from mainspring.log.engines.postgres.plan import Partition
 from mainspring.log.engines.postgres.tables import chunk_events, record_crc
+from mainspring.loop import BackgroundTasks
 
 logger: logging.Logger = logging.getLogger("mainspring.log")
 
@@ -33,6 +37,8 @@ PAGE: Final = 1_000  # records or marks asked for at once
 OUTGOING_PAGE: Final = 100  # of what programs stored; each may be a megabyte
 _MOST_CHUNKS: Final = 256  # asked for at once
 _MAX_OFFSET: Final = (1 << 63) - 1
+_RECORDS: Final = 64  # single ones that are asked for together; each may be a megabyte
+_EXCHANGES: Final = 2  # of them at a time, so that one slow answer does not hold up all
 
 
 class PostgresReader:
@@ -56,7 +62,10 @@ class PostgresReader:
             f"SELECT DISTINCT topic FROM {schema}.partitions WHERE partition >= 0 AND tail >= 0 ORDER BY topic"
         )
         self._tails = f"SELECT topic, partition, tail FROM {schema}.partitions WHERE partition >= 0 AND tail >= 0"
-        self._record = f"SELECT value, version, crc FROM {schema}.records WHERE space = $1 AND key = $2"
+        self._records = f"""
+            SELECT w.place, r.space, r.key, r.value, r.version, r.crc
+            FROM unnest($1::bytea[], $2::bytea[]) WITH ORDINALITY AS w (space, key, place)
+            JOIN {schema}.records r ON r.space = w.space AND r.key = w.key"""
         self._page = f"""
             SELECT key, value, version, crc FROM {schema}.records
             WHERE space = $1 AND key > $2 AND key >= $3 AND ($4::bytea IS NULL OR key < $4) ORDER BY key LIMIT {PAGE}"""
@@ -136,9 +145,15 @@ class PostgresReader:
 
     # -- records
 
-    async def record(self, ask: Any, space: str, key: str) -> Record | None:
-        rows = await ask.fetch(self._record, space.encode(), key.encode())
-        return _record(space.encode(), key.encode(), rows[0]) if rows else None
+    async def records(self, ask: Any, places: Sequence[Place]) -> list[Record | DamagedRecord | None]:
+        """In the order of the places."""
+        found: list[Record | DamagedRecord | None] = [None] * len(places)
+        for row in await ask.fetch(self._records, *_columns(places)):
+            try:
+                found[row["place"] - 1] = _record(row["space"], row["key"], row)
+            except DamagedRecord as damage:
+                found[row["place"] - 1] = damage
+        return found
 
     async def page(self, ask: Any, space: str, prefix: str, after: bytes) -> list[Any]:
         """The next rows of a scan."""
@@ -166,6 +181,61 @@ class PostgresReader:
         """The next rows behind this topic and text."""
         found: list[Any] = await ask.fetch(self._mark_page, *after)
         return found
+
+
+_Request = tuple[Place, "asyncio.Future[Record | None]"]
+
+
+class RecordRequests:
+    """Gets that come while others are under way are asked together, in one exchange with the server."""
+
+    def __init__(self, reader: PostgresReader, tasks: BackgroundTasks) -> None:
+        self._reader = reader
+        self._tasks = tasks
+        self._under_way = 0
+        self._waiting: list[_Request] = []
+
+    async def get(self, place: Place, connections: PostgresConnections) -> Record | None:
+        """Raises `DamagedRecord`."""
+        future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append((place, future))
+        if self._under_way < _EXCHANGES:
+            self._under_way += 1
+            self._tasks.start(self._ask(connections), "get").add_done_callback(self._ended)
+        return await future
+
+    async def _ask(self, connections: PostgresConnections) -> None:
+        while self._waiting:
+            asked, self._waiting = self._waiting[:_RECORDS], self._waiting[_RECORDS:]
+            places = [place for place, _ in asked]
+            try:
+                found = await connections.read(lambda ask: self._reader.records(ask, places))  # noqa: B023 (awaited here)
+            except BaseException as error:
+                self._refuse(asked, error)
+                if not isinstance(error, Exception):
+                    raise
+                continue
+            for (_, future), each in zip(asked, found, strict=True):
+                if future.done():
+                    continue  # nobody waits for it any more
+                if isinstance(each, DamagedRecord):
+                    future.set_exception(each)
+                else:
+                    future.set_result(each)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._under_way -= 1
+        if task.cancelled():
+            waiting, self._waiting = self._waiting, []
+            self._refuse(waiting, asyncio.CancelledError())
+
+    @staticmethod
+    def _refuse(asked: list[_Request], error: BaseException) -> None:
+        if not isinstance(error, Exception):
+            error = LogUnavailable("the log was closed", remedy="open it first")
+        for _, future in asked:
+            if not future.done():
+                future.set_exception(error)
 
 
 def record_of(space: str, row: Any) -> Record | None:

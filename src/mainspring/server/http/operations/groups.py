@@ -1,6 +1,6 @@
-"""Groups over HTTP: where they stand, what their members hold, moving them, forgetting them.
+"""Groups over HTTP: where they stand, who is in them, what members hold, moving them, deleting them.
 
-A group belongs to a topic, so its address names both. Moving or forgetting one changes what its members get: on a node
+A group belongs to a topic, so its address names both. Moving or deleting one changes what its members get: on a node
 with tokens it needs, besides the right to subscribe, that the group is the caller's own, or a right on it.
 """
 
@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import GroupInfo, Start, UnknownGroup
-from mainspring.bus.groups import LeaseView
+from mainspring.bus import Caller, GroupInfo, Start, UnknownGroup
+from mainspring.bus.groups import LeaseView, MemberView
 from mainspring.server.http.call import MAX_INTEGER, Call
-from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
+from mainspring.server.http.table import NAME, POSITIVE, Operations, Parameter, described, gives, takes
 from mainspring.status import group_key
 
 DEFAULT_LEASES: Final = 200
@@ -54,6 +54,8 @@ class GroupStatus(msgspec.Struct, frozen=True):
 GroupListing: type = described("GroupListing", "Groups by topic and name.", groups=list[GroupStatus])
 _LEASES: Final = "What the members of a group hold or must get again, by partition and offset."
 GroupLeases: type = described("GroupLeases", _LEASES, topic=str, group=str, members=int, leases=list[LeaseView])
+_MEMBERS: Final = "Who is in a group, on all nodes."
+GroupMembers: type = described("GroupMembers", _MEMBERS, topic=str, group=str, members=list[MemberView])
 
 
 class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +88,7 @@ def _measured(call: Call, info: GroupInfo) -> tuple[int | None, float | None]:
 @operation(
     "GET /groups",
     gives("The groups, by topic and name.", GroupListing),
-    parameters=(Parameter("topic", "Only groups of this topic."),),
+    parameters=(Parameter("topic", "Only groups of this topic.", NAME),),
     errors=(404,),
 )
 async def list_groups(call: Call) -> dict[str, list[GroupStatus]]:
@@ -132,9 +134,9 @@ async def seek_group(call: Call) -> GroupStatus:
     return _status(moved)
 
 
-@operation("DELETE /groups/{topic}/{group}", gives("Forgotten.", status=204), errors=(404, 409, 503))
+@operation("DELETE /groups/{topic}/{group}", gives("Deleted.", status=204), errors=(404, 409, 503))
 async def delete_group(call: Call) -> web.Response:
-    """Forget a group that has no members."""
+    """Delete a group that has no members: where it stood is forgotten."""
     group = call.request.match_info["group"]
     await call.bus.access.check_group(call.topic, call.caller, group)
     await call.bus.delete_group(call.topic, group, agent=call.caller)
@@ -144,7 +146,13 @@ async def delete_group(call: Call) -> web.Response:
 @operation(
     "GET /groups/{topic}/{group}/leases",
     gives("The events, by partition and offset.", GroupLeases),
-    parameters=(Parameter("limit", f"At most so many of each partition; {DEFAULT_LEASES} by default.", POSITIVE),),
+    parameters=(
+        Parameter(
+            "limit",
+            f"At most so many of each partition; {DEFAULT_LEASES} by default.",
+            {**POSITIVE, "maximum": MAX_LEASES},
+        ),
+    ),
     errors=(404,),
 )
 async def list_leases(call: Call) -> dict[str, Any]:
@@ -158,3 +166,19 @@ async def list_leases(call: Call) -> dict[str, Any]:
     members = call.bus.groups.info(group).members  # on all nodes
     leases = group.leases(call.bus.clock, limit)
     return {"topic": call.topic, "group": name, "members": members, "leases": leases}
+
+
+@operation(
+    "GET /groups/{topic}/{group}/members", gives("The members, those of this node first.", GroupMembers), errors=(404,)
+)
+async def list_members(call: Call) -> dict[str, Any]:
+    """Who is in a group: since when, and how many events each holds.
+
+    The addresses of their machines are told to those who may do everything.
+    """
+    name = call.request.match_info["group"]
+    await call.check("subscribe")
+    members = call.bus.groups.members(call.topic, name)
+    if isinstance(call.caller, Caller) and call.caller.is_limited:
+        members = [msgspec.structs.replace(each, address="") for each in members]
+    return {"topic": call.topic, "group": name, "members": members}

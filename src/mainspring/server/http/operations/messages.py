@@ -17,10 +17,9 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Caller
 from mainspring.json_text import check_json
 from mainspring.kernel import HeaderView, Inspector, Kernel
-from mainspring.message import MAX_DEPTH, Message, Metadata, Retry, encode_line, is_type
+from mainspring.message import MAX_DEPTH, TYPE_SHAPE, Message, Metadata, Retry, encode_line, is_type
 from mainspring.server.http.call import Call, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
 from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
@@ -30,18 +29,6 @@ DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000
 LONGEST_TIMEOUT_MS: Final = 600_000  # longer than any proxy keeps a silent request open
 
-_AUDITED: Final = frozenset(
-    f"{capability}.{name}"
-    for capability, names in {
-        "Syscall": "Shutdown Restart Redrive DropDeadLetters",
-        "Bus": "CreateTopic Seek DeleteGroup Redrive DropDeadLetters Schedule Unschedule PauseSchedule ResumeSchedule "
-        "RunSchedule",
-        "Run": "Cancel Retry Fail Bulk Fork",
-        "Beat": "Pause Resume Fork",
-        "Memory": "Delete",
-    }.items()
-    for name in names.split()
-)
 _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 operation: Final = Operations("messages")
@@ -55,7 +42,7 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: Literal["command", "query"]
-    type: str
+    type: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^{TYPE_SHAPE.pattern}$"})]
     data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TIMEOUT_MS)] | None = None
     id: Annotated[str, msgspec.Meta(min_length=1)] | None = None
@@ -120,21 +107,10 @@ async def send_message(call: Call) -> web.Response:
     state = tracing.state_of(call.request.headers)
     metadata = Metadata(id, now, wanted.correlation, None, wanted.timeout, trace, state, wanted.retry)
     answer = await kernel.exchange_request(Message(wanted.kind, wanted.type, wanted.data, metadata), call.caller)
-    _audit(call, wanted, answer)
+    call.bus.audit.answered(call.caller, wanted.kind, wanted.type, answer.data if answer.kind == "error" else None)
     if answer.kind != "reply":
         return problem_of(answer)
     return json_response(kernel.blobs.hide_folder(encode_line(answer)))
-
-
-def _audit(call: Call, sent: MessageBody, answer: Message) -> None:
-    """Who was refused by the one that answers, who used the rights of an admin, and who changed what others rely on."""
-    caller = call.caller
-    if answer.kind == "error":
-        data: Any = answer.data if isinstance(answer.data, dict) else {}
-        if data.get("code") == HTTPStatus.FORBIDDEN:
-            call.bus.audit.refused("right_refused", caller, sent.type, str(data.get("message")))
-    elif sent.kind == "command" and ((isinstance(caller, Caller) and caller.is_admin) or sent.type in _AUDITED):
-        call.audit("command", sent.type)
 
 
 def problem_of(error: Message) -> web.Response:
@@ -169,7 +145,7 @@ def _code(type: str) -> str:
         Parameter("text", "Only messages whose type, id or correlation holds this."),
         Parameter("kind", "Only messages of this kind."),
         Parameter("before", "Only messages older than the one with this id."),
-        Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", POSITIVE),
+        Parameter("limit", f"At most so many; {DEFAULT_LIMIT} by default.", {**POSITIVE, "maximum": MAX_LIMIT}),
     ),
     errors=(503,),
 )

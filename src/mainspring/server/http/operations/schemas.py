@@ -6,6 +6,7 @@ needs the scope `admin`; looking needs any right on the topic.
 
 from __future__ import annotations
 
+import asyncio
 from importlib.metadata import version as package_version
 from typing import Any, Final, TypeVar
 
@@ -71,7 +72,8 @@ async def show_asyncapi(call: Call) -> dict[str, Any]:
 
     Only topics that the caller may know of.
     """
-    return asyncapi_document(
+    return await asyncio.to_thread(  # there may be many topics
+        asyncapi_document,
         call.bus,
         await call.visible(topics_of(call.bus)),
         call.request.host,

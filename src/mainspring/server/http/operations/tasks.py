@@ -1,7 +1,8 @@
 """Tasks over HTTP: which there are, their calls, retrying, cancelling and discarding calls.
 
-Calls are as private as the task's topic: who may not subscribe to it sees none of them. Retrying and discarding need
-the rights that sending back and dropping a dead letter need, cancelling the right to publish to the control topic.
+Calls are as private as the task's topic: who may not subscribe to it sees none of them; what they returned is as
+private as the results topic. Retrying and discarding need the rights that sending back and dropping a dead letter need,
+cancelling the right to publish to the control topic.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class CancelBody(CallFilter, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 async def list_tasks(call: Call) -> dict[str, list[TaskInfo]]:
     """Every task.
 
-    Only those whose topics the caller may know of.
+    Only those whose topics the caller may read.
     """
     return {"tasks": await call.bus.task_calls.tasks(call.caller)}
 
@@ -80,6 +81,7 @@ async def retry_task_calls(call: Call) -> ChangedCalls:
 
     Each goes back to the group that gave up on it, with all its attempts.
     """
+    await call.bus.task_calls.check_change(_task(call), call.caller)
     return await call.bus.task_calls.retry(_task(call), await call.json(CallFilter), who=call.caller)
 
 
@@ -89,6 +91,7 @@ async def cancel_task_calls(call: Call) -> ChangedCalls:
 
     A call that waits never begins; one that runs is interrupted where it waits.
     """
+    await call.bus.task_calls.check_change(_task(call), call.caller, to_cancel=True)
     wanted = await call.json(CancelBody)
     chosen = CallFilter(ids=wanted.ids, error=wanted.error, before=wanted.before, limit=wanted.limit, all=wanted.all)
     return await call.bus.task_calls.cancel(_task(call), chosen, reason=wanted.reason, who=call.caller)
@@ -97,6 +100,7 @@ async def cancel_task_calls(call: Call) -> ChangedCalls:
 @operation("POST /tasks/{task}/discard", "How many are dropped.", body=takes(CallFilter), errors=(404, 409, 503))
 async def discard_task_calls(call: Call) -> ChangedCalls:
     """Drop calls that failed: nobody will do them any more."""
+    await call.bus.task_calls.check_change(_task(call), call.caller)
     return await call.bus.task_calls.discard(_task(call), await call.json(CallFilter), who=call.caller)
 
 
