@@ -26,12 +26,14 @@ NODE_FACES: Final[dict[str, tuple[inputs.Make, faces.Send]]] = {
     "websocket": (inputs.frame, faces.websocket),
     "http": (faces.request, faces.http),
     "ndjson": (inputs.line, faces.ndjson),
+    "ndjson_tcp": (inputs.line, faces.ndjson_tcp),
     "zcl1": (inputs.zcl1, faces.loop_socket),
 }
 PARTS: Final = {
     "websocket": 30,
     "http": 4,
-    "ndjson": 22,
+    "ndjson": 14,
+    "ndjson_tcp": 8,
     "zcl1": 16,  # of a hundred inputs
     "schemas": 4,
     "cron": 14,
@@ -61,7 +63,10 @@ class Campaign:
         """All faces: first those of a node, then what runs in this process."""
         of_node = [face for face in self.counts if face in NODE_FACES]
         if of_node:
-            with tempfile.TemporaryDirectory(prefix="ms-") as folder, attacked(Path(folder), tokens=False) as node:
+            with (
+                tempfile.TemporaryDirectory(prefix="ms-") as folder,
+                attacked(Path(folder), "--kernel-tcp", "0", tokens=False) as node,
+            ):
                 asyncio.run(self._attack(node, of_node))
         for face in self.counts:
             if face in functions.FUNCTIONS and not self.failed:

@@ -72,7 +72,17 @@ async def _answers(socket: aiohttp.ClientWebSocketResponse) -> int:
 
 async def ndjson(node: Victim, lines: Sequence[bytes]) -> None:
     """Commands and queries, and every line that is no message."""
-    reader, writer = await asyncio.open_unix_connection(str(node.kernel_socket), limit=1 << 20)
+    await _send_lines(lines, *await asyncio.open_unix_connection(str(node.kernel_socket), limit=1 << 20))
+
+
+async def ndjson_tcp(node: Victim, lines: Sequence[bytes]) -> None:
+    """The same on the port. It would take a capital letter at the very beginning for HTTP."""
+    (address,) = (each for each in node.boot["data"]["adapters"] if each.startswith("tcp://"))
+    host, _, port = address.removeprefix("tcp://").rpartition(":")
+    await _send_lines([b"", *lines], *await asyncio.open_connection(host, int(port), limit=1 << 20))
+
+
+async def _send_lines(lines: Sequence[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     wanted = 0
     for line in lines:
         found = _read(line)

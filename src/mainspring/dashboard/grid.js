@@ -13,8 +13,9 @@ const RETRY_MS = 3_000; // a page of rows that could not be fetched
 let made = 0;
 
 /**
- * columns: [{name, label, width, kind, least, sort, cell(row, index)}], where `width` is a CSS grid track, `kind` are
- * classes (r: right, m: mono), `least` the width of the grid from which the column is shown, `sort` a name for `onSort`.
+ * columns: [{name, label, width, kind, least, most, sort, cell(row, index)}], where `width` is a CSS grid track, `kind`
+ * are classes (r: right, m: mono), `least` and `most` the widths of the grid between which the column is shown, and
+ * `sort` is a name for `onSort`.
  * `keep(row)` names what a cell was made for: it is made anew only for another name, so a button in it can be pressed.
  */
 export class Grid {
@@ -102,7 +103,7 @@ export class Grid {
 
   measure() {
     const width = this.element.clientWidth || 1000;
-    const visible = this.columns.filter((column) => !column.least || width >= column.least);
+    const visible = this.columns.filter((column) => width >= (column.least ?? 0) && width < (column.most ?? Infinity));
     if (visible.length !== this.visible.length || !this.header.childElementCount) {
       this.visible = visible;
       this.tracks = visible.map((column) => column.width).join(" ");

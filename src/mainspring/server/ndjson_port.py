@@ -42,6 +42,7 @@ from mainspring.unix_socket import BACKLOG
 UNAUTHORIZED: Final = "Sys.Unauthorized"
 FORBIDDEN: Final = "Sys.Forbidden"
 SCHEMA_ERROR: Final = "Sys.SchemaError"
+TOO_MANY: Final = "Sys.TooManyConnections"
 AUTHENTICATE: Final = "Syscall.Authenticate"
 LOOPBACK: Final = "127.0.0.1"
 _EMPTY: Final = encode_data({})
@@ -92,9 +93,15 @@ class PortConnection(NdjsonConnection):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         authenticator = self._port.authenticator
         if authenticator is None:
-            self._let_in(Caller(None, address=self._peer))
-        elif (caller := authenticator.find(None, transport, self._peer)) is not None:
-            self._let_in(caller)
+            caller: Caller | None = Caller(None, address=self._peer)
+        else:
+            caller = authenticator.find(None, transport, self._peer)
+        if caller is not None:
+            try:
+                self._let_in(caller)
+            except BusError:
+                self._transport.write(_FULL)
+                self.hang_up()
 
     def data_received(self, data: bytes) -> None:
         if not self._has_begun:
@@ -161,10 +168,16 @@ class PortConnection(NdjsonConnection):
                 self._kernel.refuse(message, self, message.type, 409, text, remedy)
                 return
             caller = authenticator.find(token, None, self._peer)
-            if caller is None or not self._let_in(caller):
-                text = "the token is not known here, has expired, or has as many connections as it may"
+            if caller is None:
+                text = "the token is not known here, or has expired"
                 authenticator.note_refusal(AUTHENTICATE, text, self._peer)
                 self._kernel.refuse(message, self, UNAUTHORIZED, 401, text, "`mainspring token new` makes one")
+                self.end()
+                return
+            try:
+                self._let_in(caller)
+            except BusError as error:
+                self._kernel.refuse(message, self, TOO_MANY, 429, error.message, error.remedy)
                 self.end()
                 return
         if self.caller is None:
@@ -172,20 +185,16 @@ class PortConnection(NdjsonConnection):
         else:
             self._kernel.ingest(Message(message.kind, message.type, _EMPTY, message.metadata), self)
 
-    def _let_in(self, caller: Caller) -> bool:
-        """Serve this caller as long as its token is valid; False when it has too many connections."""
+    def _let_in(self, caller: Caller) -> None:
+        """Serve this caller as long as its token is valid. Raises a BusError when it has too many connections."""
         quotas = self._port.bus.quotas
         quotas.assign(caller, self._peer)
-        try:
-            self._held.enter_context(caller.quota.holding("connections"))
-        except BusError:
-            return False
+        self._held.enter_context(caller.quota.holding("connections"))
         self.caller = caller
         self._port.counted.speaks_lines(self._transport)
         if caller.revoked is not None:
             watch = asyncio.get_running_loop().create_task(self._while_valid(caller))
             self._held.callback(watch.cancel)
-        return True
 
     async def _while_valid(self, caller: Caller) -> None:
         async with while_valid(caller, self._kernel.clock, self._expire):

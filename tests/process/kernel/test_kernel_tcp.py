@@ -11,7 +11,7 @@ import asyncio
 import json
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -181,8 +181,17 @@ async def test_a_page_in_a_browser_cannot_send_lines(start: bytes) -> None:
 async def test_who_may_have_no_more_connections_is_told() -> None:
     async with served(tokens=TOKENS, kernel_tcp="0", quota_connections=1) as node, connected(node, CLERK) as first:
         async with connected(node) as second:
-            assert await code(second, command("Syscall.Authenticate", {"token": CLERK})) == 401
+            assert await code(second, command("Syscall.Authenticate", {"token": CLERK})) == 429
+            assert await second.to_end() == []
         assert await code(first, command("Stock.Count", {})) == 404
+
+
+async def test_where_there_is_no_room_the_line_says_so() -> None:
+    async with served(kernel_tcp="0", max_connections=1, max_plain_connections=1) as node, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(connected(node)) for _ in range(9)]
+        (refused,) = await clients.pop().to_end()
+        assert (refused["type"], refused["data"]["code"]) == ("Sys.TooManyConnections", 503)
+        assert [await code(each, ping(1)) for each in clients] == [{"payload": 1}] * 8
 
 
 async def test_beyond_this_machine_it_needs_tokens() -> None:
@@ -193,6 +202,18 @@ async def test_beyond_this_machine_it_needs_tokens() -> None:
     assert "0.0.0.0" in refused.value.message
     async with served(tokens=TOKENS, kernel_tcp="0.0.0.0:0") as node, connected(node, ROOT) as client:
         assert await code(client, ping(1)) == {"payload": 1}
+
+
+async def test_an_address_that_cannot_be_used_stops_the_boot_and_says_what_to_do() -> None:
+    async with served(kernel_tcp="0") as node:
+        with pytest.raises(BootFailure, match="cannot listen on 127") as refused:
+            async with served(kernel_tcp=str(place(node)[1])):
+                pass
+    assert "--kernel-tcp" in refused.value.remedy
+    with pytest.raises(BootFailure, match="kernel_tcp is 'here', not an address") as refused:
+        async with served(kernel_tcp="here"):
+            pass
+    assert "HOST:PORT" in refused.value.remedy
 
 
 async def test_tls_is_that_of_the_port_and_a_certificate_is_an_identity(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class Groups {
       .filter(({ topic, group }) => `${group} ${topic}`.toLowerCase().includes(wanted))
       .sort((a, b) => (a[name] < b[name] ? -sign : a[name] > b[name] ? sign : a.group < b.group ? -1 : 1));
     const behind = this.rows.filter(({ lag }) => lag > 0).length;
-    say(this.sentence, `${plural(this.rows.length, "group")}, ${behind ? `${count(behind)} behind` : "none behind"}.`);
+    say(this.sentence, `${plural(this.rows.length, "group")}, ${behind ? plural(behind, "has events to settle", "have events to settle") : "all have settled everything"}.`);
     this.grid.setRows(this.rows.length, (index) => this.rows[index]);
   }
 

@@ -14,6 +14,7 @@ const LONG = 500; // effects; a longer run is read anew less often while somebod
 const PAGE = 50;
 const SPANS = [["", "any time"], ["900000", "15 min"], ["3600000", "1 h"], ["86400000", "24 h"], ["604800000", "7 d"]];
 const MOST_FAMILY = 1_000;
+const NARROW = 440; // px: where the state and what a run waits for share a column
 const DANGEROUS = new Set(["cancel", "forget"]);
 const QUESTIONS = {
   retry: "Those that failed, were cancelled or are blocked go on from their journals, with the program of now.",
@@ -74,10 +75,11 @@ class Runs {
       none: empty("No runs", prose("`mainspring runs start` begins one; so does the command `Run.Start`.")),
       columns: [
         { label: "", width: "40px", kind: "tick", least: 420, cell: (row, _, cell) => this.tick(row, cell) },
-        { label: "Run", width: "minmax(84px, 1.3fr)", cell: (row) => (row.parent ? `↳ ${row.id}` : row.id) },
+        { label: "Run", width: "minmax(96px, 1.3fr)", cell: (row) => (row.parent ? `↳ ${row.id}` : row.id) },
         { label: "Program", width: "minmax(90px, 1fr)", least: 620, cell: (row) => row.program },
-        { label: "State", width: "88px", cell: (row) => stateTag(row.waitsFor?.startsWith("program ") ? "waiting" : row.state, row.waitsFor && `Waits for ${row.waitsFor}`) },
-        { label: "Waits for, or failed with", width: "minmax(112px, 2.2fr)", cell: (row) => whatOf(row) },
+        { label: "State", width: "88px", least: NARROW, cell: stateOf },
+        { label: "Waits for, or failed with", width: "minmax(112px, 2.2fr)", least: NARROW, cell: whatOf },
+        { label: "State, and what it waits for", width: "minmax(180px, 2.9fr)", most: NARROW, cell: (row) => h("span", {}, stateOf(row), " ", whatOf(row)) },
         ...(ctx.store.shared ? [{ label: "Node", width: "minmax(80px, 0.8fr)", least: 500, cell: (row) => row.owner ?? "" }] : []),
         { label: "Began", width: "minmax(92px, 0.8fr)", kind: "r", least: 560, cell: (row) => time(row.created, ago(row.created, this.now)) },
         { label: "Lasted", width: "minmax(84px, 0.7fr)", kind: "r", least: 900, cell: (row) => span((isOver(row) ? row.updated : this.now) - row.created) },
@@ -448,6 +450,10 @@ function stateTag(state, title) {
   const made = tag(state, STATES[state] ?? "");
   if (title) made.title = title;
   return made;
+}
+
+function stateOf(row) {
+  return stateTag(row.waitsFor?.startsWith("program ") ? "waiting" : row.state, row.waitsFor && `Waits for ${row.waitsFor}`);
 }
 
 /** What a run waits for, and until when; or why it failed. */

@@ -19,7 +19,7 @@ from aiohttp import web
 
 from mainspring.json_text import check_json
 from mainspring.kernel import HeaderView, Inspector, Kernel
-from mainspring.message import MAX_DEPTH, Message, Metadata, Retry, encode_line, is_type
+from mainspring.message import MAX_DEPTH, TYPE_SHAPE, Message, Metadata, Retry, encode_line, is_type
 from mainspring.server.http.call import Call, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
 from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
@@ -45,7 +45,7 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: Literal["command", "query"]
-    type: str
+    type: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^{TYPE_SHAPE.pattern}$"})]
     data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TIMEOUT_MS)] | None = None
     id: MessageId | None = None
