@@ -34,6 +34,9 @@ _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 operation: Final = Operations("messages")
 
 
+MessageId = Annotated[str, msgspec.Meta(min_length=1, max_length=1_000)]  # the headers of many messages are kept
+
+
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to ask. `timeout` is in milliseconds; without it the node's default counts.
 
@@ -45,8 +48,8 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     type: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^{TYPE_SHAPE.pattern}$"})]
     data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TIMEOUT_MS)] | None = None
-    id: Annotated[str, msgspec.Meta(min_length=1)] | None = None
-    correlation: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    id: MessageId | None = None
+    correlation: MessageId | None = None
     retry: Retry | None = None
 
 
