@@ -13,6 +13,7 @@
 #   make simulate  run the whole system under simulated faults with SEEDS seeds (500), on virtual time
 #   make fuzz    send a million random inputs to every face of a node, beside an innocent client
 #   make autobahn  run the cases of the Autobahn test suite on both WebSocket implementations (needs Python 2.7)
+#   make generators  generate clients in Python, TypeScript and Go of the OpenAPI document, and let them publish and read
 #   make lowest  run the quick tests with the lowest versions that pyproject.toml allows
 #   make lock    write the hashes of the locked versions
 #   make release build the packages, check them, install them, and write the bill of materials into dist
@@ -35,7 +36,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 3 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long docs crash power-cuts mutants simulate fuzz fuzz-openapi autobahn lowest lock release chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long docs crash power-cuts mutants simulate fuzz fuzz-openapi autobahn generators lowest lock release chaos pages clean help
 
 help:
 	@sed -n 's/^# \{0,1\}//p' Makefile | head -21
@@ -109,6 +110,10 @@ fuzz-openapi: $(FUZZ)
 # ARGS are the cases, as in "6.* 7.*"; all of them take some twenty minutes. The suite itself is a program for Python 2.7.
 autobahn: $(DEV) $(AUTOBAHN)
 	$(BIN)/python -m tests.autobahn $(VENV)/autobahn/bin/wstest $(ARGS)
+
+# With openapi-generator; needs Java, Node.js and Go. ARGS=python does one of them.
+generators: prepare
+	$(BIN)/python -m tests.generators $(ARGS)
 
 # What the lower bounds in pyproject.toml promise. Tests of outside tools (SDKs, web frameworks) skip themselves there.
 lowest: $(LOWEST)

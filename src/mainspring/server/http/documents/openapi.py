@@ -93,7 +93,7 @@ def _request_body(operation: Operation, ref_of: dict[type, Schema]) -> dict[str,
 
 
 def _plain(schema: Any) -> Any:
-    """The schema without what generators do not take: a tuple is an array of its length."""
+    """The schema as generators take it: a tuple is an array of its length, and integers need more than 32 bits."""
     if isinstance(schema, list):
         return [_plain(each) for each in schema]
     if not isinstance(schema, dict):
@@ -103,6 +103,8 @@ def _plain(schema: Any) -> Any:
         pieces = plain.pop("prefixItems")
         alike = all(each == pieces[0] for each in pieces)
         plain |= {"items": pieces[0] if alike else {"anyOf": pieces}, "minItems": len(pieces), "maxItems": len(pieces)}
+    if plain.get("type") == "integer":
+        plain["format"] = "int64"
     return plain
 
 
@@ -112,7 +114,7 @@ def _parameter(parameter: Parameter) -> dict[str, Any]:
         "in": parameter.place,
         "required": parameter.place == "path",
         "description": parameter.description,
-        "schema": parameter.schema,
+        "schema": _plain(parameter.schema),
     }
 
 
