@@ -6,6 +6,7 @@
 #   make check   linters, types, import direction, the rules of the house
 #   make bench   measure, one JSON object per part
 #   make pages   write the reference pages that are made from the code
+#   make docs    build the documentation as a site into build/site; a link that leads nowhere is an error
 #   make crash   kill nodes under load a thousand times, and look for anything lost
 #   make power-cuts open every state that a loss of power may leave of the log's files
 #   make mutants break the code on purpose, one fault at a time, and see that the tests notice
@@ -27,16 +28,17 @@ FUZZ := $(VENV)/.installed-fuzz
 LOWEST := $(VENV)/.installed-lowest
 RELEASE := $(VENV)/.installed-release
 AUTOBAHN := $(VENV)/.installed-autobahn
+SITE := $(VENV)/.installed-docs
 PYTHON2 ?= python2.7
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 # At a terminal pip shows each package as it comes; in a log it says nothing but errors.
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 3 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long crash power-cuts mutants simulate fuzz fuzz-openapi autobahn lowest lock release chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long docs crash power-cuts mutants simulate fuzz fuzz-openapi autobahn lowest lock release chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -20
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -21
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -46,7 +48,7 @@ quick: $(DEV)
 	  tests/unit tests/simulated tests/expectations $(ARGS)
 
 # What the tests need that must be built or fetched; a second time nothing happens.
-prepare: $(DEV)
+prepare: $(DEV) $(SITE)
 	@$(BIN)/python -m tests.support.prepare
 
 test: prepare
@@ -74,6 +76,12 @@ pages: $(DEV)
 	$(BIN)/python -m tools.reference_pages docs/reference
 	$(BIN)/python -m tools.command_line_page > docs/reference/command-line.md
 	$(BIN)/mainspring settings --markdown > docs/reference/settings.md
+
+# Its versions: CONTRIBUTING.md.
+docs: $(BIN)/python $(SITE)
+	$(BIN)/python -m tools.site build
+	NO_MKDOCS_2_WARNING=1 $(VENV)/docs/bin/mkdocs build -q --strict
+	@echo "build/site/index.html"
 
 # A thousand rounds of kill -9 under load; the tests run fifty.
 crash: prepare
@@ -173,6 +181,11 @@ $(AUTOBAHN): | $(BIN)/python
 	@$(PIP) install $(PIP_PROGRESS) --target $(VENV)/virtualenv virtualenv==20.21.1
 	@PYTHONPATH=$(VENV)/virtualenv $(BIN)/python -m virtualenv -q -p $(PYTHON2) $(VENV)/autobahn
 	@$(VENV)/autobahn/bin/pip install -q autobahntestsuite==25.10.1
+	@touch $@
+
+$(SITE): requirements/docs.txt | $(BIN)/python
+	@rm -rf $(VENV)/docs && $(BIN)/python -m venv --without-pip $(VENV)/docs
+	@$(PIP) --python $(VENV)/docs/bin/python install $(PIP_PROGRESS) -r requirements/docs.txt
 	@touch $@
 
 $(RELEASE): requirements/release.txt | $(BIN)/python

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import aiohttp
 import pytest
 
-from tests.support.victim import OPS, PUBLISHER, Victim, attacked
+from tests.support.victim import OPS, PUBLISHER, READER, Victim, attacked
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +49,35 @@ def _schedule(node: Victim, **members: object) -> tuple[int, str]:
     body = {"name": "s", "topic": "orders.s", "payload": 1, **members}
     answer = node.ask("POST", "/schedules", body, PUBLISHER)
     return answer.status, answer.json.get("code", "")
+
+
+@pytest.mark.parametrize("where", [{"key": "k" * 900_000}, {"header": ["h", "v" * 900_000]}])
+async def test_a_filter_that_is_kept_has_a_bound(node: Victim, where: dict[str, Any]) -> None:
+    with node.spending_at_most(2.0, grows_mb=100):
+        async with aiohttp.ClientSession() as session:
+            headers = {"Authorization": f"Bearer {READER}"}
+            async with session.ws_connect(f"http://127.0.0.1:{node.port}/", headers=headers) as socket:
+                for number in range(20):
+                    frame = {"type": "SUBSCRIBE", "topic": "orders.x", "group": f"g{number}", "filter": where}
+                    await socket.send_json(frame)
+                    assert (await socket.receive_json())["code"] == "bad_frame"
+
+
+@pytest.mark.parametrize("name", ["id", "correlation"])
+def test_names_of_messages_have_a_bound_because_many_are_remembered(node: Victim, name: str) -> None:
+    with node.spending_at_most(2.0, grows_mb=100):
+        for number in range(30):
+            body = {"kind": "query", "type": "Syscall.Ping", "data": {"payload": 1}, name: f"{number}{'i' * 900_000}"}
+            assert node.ask("POST", "/messages", body, OPS).status == 400
+    body = {"kind": "query", "type": "Syscall.Ping", "data": {"payload": 1}, name: "i" * 1_000}
+    assert node.ask("POST", "/messages", body, OPS).status == 200
+
+
+def test_a_key_of_the_memory_has_a_bound(node: Victim) -> None:
+    for size, status in ((4_095, 200), (4_096, 413), (900_000, 413)):
+        data = {"key": "/" + "k" * size, "value": 1}
+        body = {"kind": "command", "type": "Memory.Set", "data": data}
+        assert node.ask("POST", "/messages", body, OPS).status == status
 
 
 def test_a_cron_line_of_megabytes(node: Victim) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from mainspring.log import Append, Batch, Delete, Log, LogUnavailable, Put, Receipt, Remove, SqliteEngine
 from mainspring.log.engines.sqlite import engine
+from tests.support.log_file import stored_events
 
 Contents = dict[str, list[Any]]
 LASTING = 10_000  # operations: until the disk works again
@@ -47,7 +48,7 @@ def contents(path: Path) -> Contents:
     with closing(sqlite3.connect(path)) as database:
         ask = database.execute
         return {
-            "events": sorted(ask("SELECT topic, offset, id FROM readable_events").fetchall()),
+            "events": [(event.topic, event.offset, event.id) for event in stored_events(path)],
             "records": sorted(ask("SELECT space, key, length(value), value = x'32' FROM records").fetchall()),
             "marks": sorted(ask("SELECT topic, dedupe FROM marks").fetchall()),
         }

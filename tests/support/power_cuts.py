@@ -43,14 +43,16 @@ from mainspring.log import (
     Remove,
     Result,
     SqliteEngine,
+    StoredEvent,
     backup,
     check,
     log_file,
+    upgrade,
 )
-from mainspring.log.engines.sqlite import schema
 from mainspring.node.core import Core
 from mainspring.runs import Effect
 from mainspring.settings import Settings
+from tests.support.log_file import stored_events, write_rows
 from tests.support.paths import ROOT
 
 ACKS = "acks"
@@ -224,23 +226,16 @@ class Life:
         assert done.exit_code == 0, done.exception
 
     async def do_upgrade(self) -> None:
-        """A log of format 1 is opened by this program."""
+        """A log of format 1 is brought to this format, its events too."""
         folder = self.folder / f"old-{next(self.names)}"
         folder.mkdir()
-        path, pos = log_file(folder), schema.MAX_OFFSET + 2
-        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            connection.execute("PRAGMA synchronous = FULL")
-            schema.migrate(connection, 1)
-            connection.execute("INSERT INTO partitions VALUES (1, 't', 0, 0, 0, NULL, 0, 0)")
-            crc = schema.event_checksum(pos, 5, "a", None, None, b"1")
-            connection.execute("INSERT INTO events VALUES (?, 5, NULL, 2, ?, 'a', NULL, NULL, x'31')", (pos, crc))
+        path = log_file(folder)
+        write_rows(path, 1, [StoredEvent("t", 0, offset, f"id-{offset}", 5, b"1") for offset in range(1, 4)])
         descriptor = os.open(self.folder, os.O_RDONLY)
         os.fsync(descriptor)
         os.close(descriptor)
         say(self.acks, {"whole": f"{folder.name}/{path.name}"})
-        engine = SqliteEngine(path)
-        await engine.open()
-        await engine.close()
+        upgrade(path)
 
 
 OPERATIONS = tuple(name.removeprefix("do_") for name in vars(Life) if name.startswith("do_"))
@@ -489,9 +484,8 @@ def _not_kept(path: Path, lines: list[dict[str, Any]]) -> list[str]:
     if refused:
         return [refused]
     found = [problem.detail for problem in check(path).problems]
+    events = {(event.topic, event.partition, event.offset): event.id for event in stored_events(path)}
     with closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute("SELECT topic, partition, offset, id FROM readable_events").fetchall()
-        events = {(topic, partition, offset): id for topic, partition, offset, id in rows}
         records = {(s, k): v for s, k, v in connection.execute("SELECT space, key, version FROM records").fetchall()}
     removed: dict[str, set[int]] = {}
     for each in asked.values():

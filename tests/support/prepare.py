@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable
 
-from tests.support import javascript, mongo_server
+from tests.support import generators, javascript, mongo_server
 
 
 def prepare() -> None:
     _step(mongo_server.missing, mongo_server.build, "building FerretDB, the MongoDB of the tests (once, some minutes)")
+    _step(generators.missing, generators.fetch, "fetching openapi-python-client (once, seconds)")
     _step(javascript.missing, javascript.fetch, "fetching the npm packages of the JavaScript tests (once, seconds)")
 
 

@@ -37,6 +37,7 @@ from mainspring.bus.topics import topic_data
 from mainspring.kernel import Capability, Context, Fail
 from mainspring.log import DamagedEvent, StoredEvent
 from mainspring.message import NULL
+from mainspring.status import RefusedOutgoing, RefusedOutgoings
 from mainspring.telemetry import causation_headers
 
 message: Final = Messages("Bus", "Durable topics, events and groups.")
@@ -53,6 +54,8 @@ LetterOffsets = Annotated[
     Annotated[list[Positive], msgspec.Meta(min_length=1)] | None,
     about("Offsets of dead letters; without them, all that fit."),
 ]
+OutgoingIds = Annotated[list[str] | None, about("Ids, as Bus.RefusedOutgoing shows them.")]
+AllOutgoing = Annotated[bool, about("All of them.")]
 LetterGroup = Annotated[str | None, about("Only those this group gave up on.")]
 LetterKey = Annotated[str | None, about("Only those with this key.")]
 LetterReason = Annotated[str | None, about("Only those whose reason contains this text.")]
@@ -118,14 +121,15 @@ class DoneResult(msgspec.Struct):
     done: bool = True
 
 
-def bus_capability(bus: Bus) -> Capability:
-    """The capability `Bus` of a node with this bus."""
-    return message.of(_BusMessages(bus))
+def bus_capability(bus: Bus, refused: RefusedOutgoings | None = None) -> Capability:
+    """The capability `Bus` of a node with this bus. `refused`: on a log that takes transactions of programs."""
+    return message.of(_BusMessages(bus, refused))
 
 
 class _BusMessages:
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, refused: RefusedOutgoings | None) -> None:
         self._bus = bus
+        self._refused = refused
 
     async def _check(self, ctx: Context, topic: str, *actions: Action) -> None:
         """Raise Forbidden unless a caller from outside may do this with the topic."""
@@ -478,6 +482,37 @@ class _BusMessages:
         """Drop calls that failed: nobody will do them any more."""
         wanted = CallFilter(ids=ids, error=error, before=before, limit=limit, all=all)
         return await self._bus.task_calls.discard(task, wanted, who=caller_of(ctx))
+
+    @message("query", "Bus.RefusedOutgoing", "RefusedOutgoingRequest", gives="RefusedOutgoingResult.refused")
+    async def refused_outgoing(self, ctx: Context, after: After = "", limit: Limit = 100) -> list[RefusedOutgoing]:
+        """What programs published in their own transactions and the node refused; oldest first."""
+        return fitting([] if self._refused is None else await self._of(ctx, self._refused).page(after, limit))
+
+    @message("command", "Bus.RetryOutgoing", "RetryOutgoingRequest", gives="RetriedOutgoing.count")
+    async def retry_outgoing(self, ctx: Context, ids: OutgoingIds = None, all: AllOutgoing = False) -> int:
+        """Try again what was refused: a schema has changed, or a topic is there now."""
+        chosen = _chosen(ids, all)
+        return 0 if self._refused is None else await self._of(ctx, self._refused).retry(chosen)
+
+    @message("command", "Bus.DropOutgoing", "DropOutgoingRequest", gives="DroppedOutgoing.count")
+    async def drop_outgoing(self, ctx: Context, ids: OutgoingIds = None, all: AllOutgoing = False) -> int:
+        """Drop what was refused: it is never published."""
+        chosen = _chosen(ids, all)
+        return 0 if self._refused is None else await self._of(ctx, self._refused).drop(chosen)
+
+    def _of(self, ctx: Context, refused: RefusedOutgoings) -> RefusedOutgoings:
+        """Of all topics and programs, so only for those who may do everything."""
+        caller = caller_of(ctx)
+        if caller is not None and caller.is_limited:
+            raise Forbidden("this token may not see what transactions published", remedy="use one with the scope admin")
+        return refused
+
+
+def _chosen(ids: list[str] | None, all: bool) -> list[str] | None:
+    if (ids is None) is not all:
+        text = "Schema validation failed: data: give ids or all, one of them"
+        raise Fail(422, text, remedy="`mainspring outgoing list` shows the ids")
+    return ids
 
 
 def _event(event: StoredEvent) -> EventView:

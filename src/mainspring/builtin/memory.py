@@ -20,6 +20,7 @@ from mainspring.log import ABSENT, Batch, Change, InDoubt, Log
 
 SPACE: Final = "memory"
 MAX_VALUE_BYTES: Final = 65_536
+MAX_KEY_BYTES: Final = 4_096
 SEALED: Final = "pwenc:v1:"
 VAULT: Final = "/vault/"
 
@@ -102,6 +103,8 @@ class _MemoryMessages:
         key = _path(key)
         if f"{key}/".startswith(VAULT) and not (isinstance(value, str) and value.startswith(SEALED)):
             raise Fail(422, f"Schema validation failed: data.value: only sealed texts ({SEALED}...) go under {VAULT}")
+        if len(key.encode()) > MAX_KEY_BYTES:
+            raise Fail(413, f"a key has at most {MAX_KEY_BYTES} bytes", remedy="choose a shorter one")
         encoded = msgspec.json.encode(value)
         if len(encoded) > MAX_VALUE_BYTES:
             raise Fail(413, f"a value has at most {MAX_VALUE_BYTES} bytes", remedy="store a BlobPointer")

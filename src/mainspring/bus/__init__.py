@@ -50,7 +50,9 @@ from mainspring.bus.errors import UnknownSchema as UnknownSchema
 from mainspring.bus.errors import UnknownTask as UnknownTask
 from mainspring.bus.errors import UnknownTopic as UnknownTopic
 from mainspring.bus.errors import UnknownType as UnknownType
+from mainspring.bus.names import NAME_SHAPE as NAME_SHAPE
 from mainspring.bus.names import SYSTEM as SYSTEM
+from mainspring.bus.names import Name as Name
 from mainspring.bus.names import check_name as check_name
 from mainspring.bus.protocol import BEGINNING as BEGINNING
 from mainspring.bus.protocol import LATEST as LATEST

@@ -11,7 +11,9 @@ could not have dead letters.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
+
+import msgspec
 
 from mainspring.bus.errors import BadFrame
 
@@ -19,6 +21,10 @@ MAX_NAME_BYTES: Final = 255
 SEPARATOR: Final = "|"
 DEAD_LETTERS: Final = ".DLQ"
 SYSTEM: Final = "system."  # how the names of topics begin that the node itself writes
+# For descriptions of the API. Beyond ASCII the pattern takes more than a name may hold: no such pattern knows what is
+# visible.
+NAME_SHAPE: Final = {"minLength": 1, "maxLength": MAX_NAME_BYTES, "pattern": r"^[^\x00-\x20!-,;-@\[-^`{-\x7f]+$"}
+Name = Annotated[str, msgspec.Meta(extra_json_schema=NAME_SHAPE)]
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:/")
 _JOINERS: Final = frozenset("\u200c\u200d")  # they cannot be seen, but some scripts and emoji are not written without
 

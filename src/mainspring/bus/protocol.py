@@ -104,11 +104,14 @@ class PublishBatchFrame(
     events: Annotated[list[BatchEvent], msgspec.Meta(min_length=1)]
 
 
+Wanted = Annotated[str, msgspec.Meta(max_length=4_096)]  # of a filter, which is kept as long as its subscription
+
+
 class Filter(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Both given: both must hold. `asker` is set by the node: no replies to other agents."""
 
-    key: str | None = None
-    header: tuple[str, str] | None = None
+    key: Wanted | None = None
+    header: tuple[Wanted, Wanted] | None = None
     asker: str | None = None
 
 

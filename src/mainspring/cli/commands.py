@@ -44,6 +44,7 @@ COMMANDS: Final[dict[str, tuple[str, str]]] = {
     "schedules": ("bus.schedules", "app"),
     "tasks": ("bus.tasks", "app"),
     "outbox": ("bus.outbox", "app"),
+    "outgoing": ("program.outgoing", "app"),
     "top": ("node.top", "top"),
     "demo": ("node.demo", "demo"),
     "worker": ("bus.worker", "worker"),

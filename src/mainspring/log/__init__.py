@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from mainspring.log.engines.sqlite.check import check as check
     from mainspring.log.engines.sqlite.recover import Recovery as Recovery
     from mainspring.log.engines.sqlite.recover import recover as recover
+    from mainspring.log.engines.sqlite.upkeep import Upgrade as Upgrade
+    from mainspring.log.engines.sqlite.upkeep import upgrade as upgrade
     from mainspring.log.export_import import MOST_LINE as MOST_LINE
     from mainspring.log.export_import import LogExport as LogExport
     from mainspring.log.export_import import Moved as Moved
@@ -48,6 +50,7 @@ _HOMES: Final = {
     "mainspring.log.engines.registry": "inspect_log",
     "mainspring.log.engines.sqlite.check": "CheckReport check",
     "mainspring.log.engines.sqlite.recover": "Recovery recover",
+    "mainspring.log.engines.sqlite.upkeep": "Upgrade upgrade",
     "mainspring.log.export_import": "MOST_LINE LogExport Moved check_lines import_lines",
     "mainspring.log.comparison": "Parting compare_logs",
     "mainspring.log.contents": "Survey survey",

@@ -61,7 +61,7 @@ from mainspring.node.tasks import NodePort
 from mainspring.private_files import narrow
 from mainspring.runs import Runtime
 from mainspring.settings import Settings
-from mainspring.status import AttentionDesk, GroupWatch, NodeHistory, Sampler
+from mainspring.status import AttentionDesk, GroupWatch, NodeHistory, RefusedOutgoings, Sampler
 from mainspring.tasks import Worker, install_effects
 from mainspring.telemetry import error_keeping, tracing, with_causation
 
@@ -305,7 +305,7 @@ class Core:
         self._watch_status()
         self.kernel.register(
             *kernel_capabilities(self.kernel, self.attention),
-            bus_capability(self.bus),
+            bus_capability(self.bus, self.attention.refused),
             run(self.kernel, self.runtime, encoding, self.bus.audit),
             beat_capability(self.heartbeat, self.kernel),
         )
@@ -316,6 +316,7 @@ class Core:
     def _watch_status(self) -> None:
         """What the people who run the node want to know."""
         watch, step_ms = GroupWatch(self.bus), self.settings.history_interval_ms
+        refused = RefusedOutgoings(self.log) if isinstance(self.log.engine, TransactionalEngine) else None
         self.attention: AttentionDesk = AttentionDesk(
             clock=self.clock,
             bus=self.bus,
@@ -324,6 +325,7 @@ class Core:
             cluster=self.cluster,
             watch=watch,
             behind_ms=self.settings.behind_ms,
+            refused=refused,
         )
         self.history: NodeHistory | None = NodeHistory(self.log, self.cluster.node, step_ms) if step_ms else None
         if self.history is not None:

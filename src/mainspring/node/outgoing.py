@@ -5,7 +5,8 @@ deletes its row: it is moved once, whatever breaks. A run is started by its id, 
 by its id, before their rows are deleted: a second try is the same run, or the same event.
 
 What can never be moved (a topic's schema refuses it, the arguments are not the program's) is set aside with the reason,
-so that it holds up nothing; it is kept in the log's space `outgoing_refused`. A run whose program nobody has waits.
+so that it holds up nothing; `mainspring outgoing` lists it, has it tried again or drops it. A run whose program nobody
+has waits.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from mainspring.bus import Bus, Unavailable
 from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.kernel import Fail, Kernel
-from mainspring.log import OUTGOING, Batch, Log, LogUnavailable, Prepared, Record, Refused, add_prepared
+from mainspring.log import ABSENT, OUTGOING, Batch, Change, Log, LogUnavailable, Prepared, Record, Refused, add_prepared
 from mainspring.postgres import OutgoingEvent, OutgoingRun
+from mainspring.status import REFUSED, Refusal, refusal_of
 
 logger: logging.Logger = logging.getLogger("mainspring.outgoing")
 
-REFUSED: Final = "outgoing_refused"
 _AT_ONCE: Final = 500
 _BYTES_AT_ONCE: Final = 4 << 20
 _AGAIN_S: Final = 0.5
@@ -45,7 +46,15 @@ class OutgoingMover:
         self._role = cluster.role("outgoing")
         self._wake = asyncio.Event()
         self._wake.set()
+        self._refused_changed = True
+        log.watch_records(self._on_change)
         self._role.on_change(lambda _held: self.wake())
+
+    def _on_change(self, change: Change) -> None:
+        """Somebody wants what was refused tried again, on this node or another."""
+        if any(record.space == REFUSED and record.version != ABSENT for record in change.records):
+            self._refused_changed = True
+            self.wake()
 
     def wake(self) -> None:
         self._wake.set()
@@ -58,6 +67,8 @@ class OutgoingMover:
             try:
                 if self._role.held:
                     await self._move_all()
+                    if self._refused_changed:
+                        self._refused_changed = await self._try_refused_again()
             except (LogUnavailable, Unavailable, Refused) as error:
                 # The log is away, the node is about to stop, or the role went to another node.
                 logger.info("what programs stored waits: %s", error.message)
@@ -76,8 +87,17 @@ class OutgoingMover:
         if rows:
             await self._move(rows)
 
-    async def _move(self, rows: Sequence[Record]) -> None:
-        """One batch for all of them: their order stays, whatever breaks."""
+    async def _try_refused_again(self) -> bool:
+        """What a person wants tried again; whether some of it waits."""
+        wanted: list[Record] = []
+        async for record in self._log.scan(REFUSED):
+            kept = refusal_of(record)
+            if kept.again and len(wanted) < _AT_ONCE:
+                wanted.append(Record(record.key, kept.body.encode(), record.version))
+        return bool(wanted) and await self._move(wanted, REFUSED) < len(wanted)
+
+    async def _move(self, rows: Sequence[Record], space: str = OUTGOING) -> int:
+        """One batch for all of them: their order stays, whatever breaks. How many do not wait."""
         batch = Batch()
         self._role.guard(batch)
         events: list[Prepared] = []
@@ -93,17 +113,21 @@ class OutgoingMover:
                 raise
             except (MainspringError, Fail, msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 self._set_aside(batch, record, error)
-            batch.delete(OUTGOING, record.key, expect=record.version)
+                if space == OUTGOING:
+                    batch.delete(OUTGOING, record.key, expect=record.version)
+            else:
+                batch.delete(space, record.key, expect=record.version)
             moved += 1
         if moved:
             stored = add_prepared(batch, events)
             stored(await self._log.commit(batch))
+        return moved
 
     def _set_aside(self, batch: Batch, record: Record, error: Exception) -> None:
         reason = f"{type(error).__name__}: {error}"
         logger.error("what a program stored as %s cannot be moved into the log: %s", record.key, reason)
         body = record.value.decode(errors="backslashreplace")
-        batch.put(REFUSED, record.key, msgspec.json.encode({"reason": reason, "body": body}))
+        batch.put(REFUSED, record.key, msgspec.json.encode(Refusal(reason, body, self._bus.clock.wall_ms())))
 
     def _prepare(self, event: OutgoingEvent) -> Prepared:
         ttl = event.ttl_ms / 1000

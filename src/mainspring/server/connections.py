@@ -16,12 +16,14 @@ and one that takes longer than `body_timeout_ms` ends its connection.
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import resource
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
@@ -40,9 +42,20 @@ LOOK_S: Final = 2.0  # between two looks at unfinished frames
 MOST_UNFINISHED: Final = 64 << 20  # bytes of unfinished frames of all connections
 SMALL: Final = 1_024  # a peer that only answers pings sends less between two looks
 
-_ANSWER: Final = b"HTTP/1.1 %b\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_FULL: Final = _ANSWER % b"503 Service Unavailable"
-_TOO_MANY: Final = _ANSWER % b"429 Too Many Requests"
+
+def _answer(status: HTTPStatus, message: str, remedy: str) -> bytes:
+    """A whole response with its problem document: there is no web server yet that could write one."""
+    code = "limit_reached"
+    problem = {"type": f"urn:mainspring:problem:{code}", "title": status.phrase, "status": status.value, "code": code}
+    body = json.dumps({**problem, "message": message, "detail": f"{message.rstrip('.')}: {remedy}", "remedy": remedy})
+    headers = f"Content-Type: application/problem+json\r\nContent-Length: {len(body)}\r\nRetry-After: 1\r\n"
+    return f"HTTP/1.1 {status.value} {status.phrase}\r\n{headers}Connection: close\r\n\r\n{body}".encode()
+
+
+_FULL: Final = _answer(HTTPStatus.SERVICE_UNAVAILABLE, "The node has all the connections it may.", "Try again later.")
+_TOO_MANY: Final = _answer(
+    HTTPStatus.TOO_MANY_REQUESTS, "This address has all the connections it may.", "Use one for many requests."
+)
 
 
 class Connection(asyncio.Protocol):

@@ -2,6 +2,7 @@
 
 attention   what needs a person: what failed and will not mend itself, counted
 history     figures of the last minutes, hours and days, at regular times, in bounded space
+refused     what programs stored in their own transactions and the node refused
 sampling    measures the node for its history
 """
 
@@ -18,12 +19,14 @@ from mainspring.status.history import (
     group_key,
     read_rows,
 )
+from mainspring.status.refused import REFUSED, Refusal, RefusedOutgoing, RefusedOutgoings, refusal_of
 from mainspring.status.sampling import GroupWatch, Sampler
 
 __all__ = [
     "FIGURES",
     "HISTORY",
     "RANGES",
+    "REFUSED",
     "Attention",
     "AttentionDesk",
     "Example",
@@ -32,7 +35,11 @@ __all__ = [
     "HistoryRow",
     "Need",
     "NodeHistory",
+    "Refusal",
+    "RefusedOutgoing",
+    "RefusedOutgoings",
     "Sampler",
     "group_key",
     "read_rows",
+    "refusal_of",
 ]

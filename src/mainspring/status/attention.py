@@ -1,8 +1,8 @@
 """What needs a person: what failed and will not mend itself, counted, with examples and a command to begin with.
 
 Every count is of what is so now. It goes down when somebody deals with it: a run is retried or forgotten, a dead letter
-sent back or dropped, a capability started again, a schedule succeeds or is paused, a group catches up, a node is back,
-a disk has room again.
+sent back or dropped, what a transaction published is tried again or dropped, a capability started again, a schedule
+succeeds or is paused, a group catches up, a node is back, a disk has room again.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from mainspring.loop import Clock
 from mainspring.runs import Runtime
 from mainspring.runs.durable import LIVE, RUNS
 from mainspring.status.history import group_key
+from mainspring.status.refused import RefusedOutgoings
 from mainspring.status.sampling import OWN_GROUPS, GroupWatch, lag_of
 
 Kind = Literal[
@@ -32,6 +33,7 @@ Kind = Literal[
     "waiting_runs",
     "dead_letters",
     "dead_messages",
+    "refused_outgoing",
     "capabilities",
     "groups",
     "schedules",
@@ -52,6 +54,7 @@ REMEDIES: Final[dict[Kind, str]] = {
     "waiting_runs": "mainspring runs list --state running",
     "dead_letters": "mainspring dlq list",
     "dead_messages": "mainspring dead-messages list",
+    "refused_outgoing": "mainspring outgoing list",
     "capabilities": "mainspring actors restart",
     "groups": "mainspring groups list --lagging",
     "schedules": "mainspring schedules list",
@@ -127,6 +130,7 @@ class AttentionDesk:
         cluster: Cluster | None = None,
         watch: GroupWatch | None = None,
         behind_ms: int = 60_000,
+        refused: RefusedOutgoings | None = None,
     ) -> None:
         """A group whose oldest event waits for `behind_ms` has fallen behind."""
         self._clock = clock
@@ -136,6 +140,7 @@ class AttentionDesk:
         self._cluster = cluster
         self._watch = watch or (None if bus is None else GroupWatch(bus))
         self._behind_ms = behind_ms
+        self.refused: RefusedOutgoings | None = refused
         self._runs = _RunCount()
         self._count_runs_at = 0.0
 
@@ -168,6 +173,10 @@ class AttentionDesk:
         if self._kernel is not None:
             yield "capabilities", *self._capabilities(self._kernel)
             yield "dead_messages", *await self._dead_messages(self._kernel)
+        if self.refused is not None:
+            latest = await self.refused.page(limit=SHOWN)
+            examples = [Example(each.id, each.name, each.reason, each.at) for each in latest]
+            yield "refused_outgoing", await self.refused.count() if latest else 0, examples
         if self._cluster is not None:
             away = [each for each in self._cluster.away() if self._clock.wall_ms() - each.since < AWAY_MS]
             examples = [Example(each.name, text="gone without saying goodbye", at=each.since) for each in away]

@@ -99,3 +99,37 @@ async def test_what_is_no_http_leaves_one_line_and_nothing_of_what_was_sent(capl
     assert "Traceback" not in caplog.text
     assert not [record for record in caplog.records if record.exc_info]
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 3
+
+
+LAST = "Connection: close\r\nContent-Length"
+BEFORE_ROUTING = {
+    "no method": (b"G@T / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400),
+    "a method that is none of HTTP's": (b"FETCH / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 400),
+    "no request line": (b"garbage\r\n\r\n", 400),
+    "another version": (b"GET / HTTP/9.9\r\nHost: 127.0.0.1\r\n\r\n", 400),
+    "a long URL": (b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 431),
+    "a long header": (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Long: " + b"x" * 20_000 + b"\r\n\r\n", 431),
+    "no header": (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nnonsense\r\n\r\n", 400),
+    "a NUL": (b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Nul: a\0b\r\n\r\n", 400),
+    "no length": (b"POST /messages HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: x\r\n\r\n", 400),
+    "no chunk": (b"POST /messages HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+    "an encoding": (
+        POST.replace("Content-Length", f"Content-Encoding: br\r\n{LAST}").encode(),
+        415,
+    ),
+    "an expectation": (
+        POST.replace("Content-Length", f"Expect: more\r\n{LAST}").encode(),
+        417,
+    ),
+}
+
+
+async def test_what_is_refused_before_routing_is_a_problem_document() -> None:
+    async with serving(App("shop")) as node:
+        port = int(node.url.rpartition(":")[2])
+        for name, (sent, status) in BEFORE_ROUTING.items():
+            head, _, body = (await talk(port, sent, half_close=False)).partition(b"\r\n\r\n")
+            assert head.split(b" ")[1] == str(status).encode(), (name, head)
+            assert b"application/problem+json" in head, (name, head)
+            problem = json.loads(body)
+            assert (problem["status"], bool(problem["code"]), bool(problem["remedy"])) == (status, True, True), name

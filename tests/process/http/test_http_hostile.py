@@ -146,6 +146,15 @@ async def test_whatever_is_asked_the_answer_is_one_of_the_described(site: Site, 
     assert (await site.post("/topics/t/events", {"payload": "still here"})).status == 201
 
 
+async def test_a_method_that_a_path_does_not_know_is_not_for_a_topic_with_a_slash(site: Site) -> None:
+    await site.publish("a/history", 1)
+    async with site.session.delete(site.url("/topics/a/history")) as answer:
+        assert answer.status == 405
+        assert answer.headers["Allow"] == "GET, HEAD, OPTIONS"
+    async with site.session.delete(site.url("/topics/a%2Fhistory")) as answer:
+        assert answer.status == 204
+
+
 async def test_a_request_cut_off_in_the_middle_of_its_body_stores_nothing(site: Site) -> None:
     for _ in range(5):
         _, writer = await asyncio.open_connection("127.0.0.1", site.port)

@@ -204,6 +204,18 @@ async def test_beyond_this_machine_it_needs_tokens() -> None:
         assert await code(client, ping(1)) == {"payload": 1}
 
 
+async def test_an_address_that_cannot_be_used_stops_the_boot_and_says_what_to_do() -> None:
+    async with served(kernel_tcp="0") as node:
+        with pytest.raises(BootFailure, match="cannot listen on 127") as refused:
+            async with served(kernel_tcp=str(place(node)[1])):
+                pass
+    assert "--kernel-tcp" in refused.value.remedy
+    with pytest.raises(BootFailure, match="kernel_tcp is 'here', not an address") as refused:
+        async with served(kernel_tcp="here"):
+            pass
+    assert "HOST:PORT" in refused.value.remedy
+
+
 async def test_tls_is_that_of_the_port_and_a_certificate_is_an_identity(tmp_path: Path) -> None:
     servers, clients = trustme.CA(), trustme.CA()
     own = servers.issue_cert("127.0.0.1")

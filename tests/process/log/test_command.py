@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from typer.testing import CliRunner, Result
 from mainspring.cli.node.log import FOUND_DAMAGE, app
 from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, Log, Put, Remove, SqliteEngine, log_file
+from tests.support.log_file import damage_event
 
 DONE, FAILED = 0, 1
 
@@ -41,9 +40,7 @@ def run(*words: object, input: bytes | None = None) -> Result:
 
 
 def damage(data: Path) -> None:
-    with closing(sqlite3.connect(log_file(data))) as connection:
-        connection.execute("UPDATE events SET ts = ts + 1 WHERE id = 'id-7'")
-        connection.commit()
+    damage_event(log_file(data), "id-7", lambda payload: payload[:-2] + b" }")
 
 
 def test_check_of_a_sound_log(data: Path) -> None:

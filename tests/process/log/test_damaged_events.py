@@ -10,19 +10,18 @@ import asyncio
 import http.client
 import json
 import signal
-import sqlite3
 import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mainspring import connect
+from tests.support.log_file import alter, chunks_of, damage_event
 from tests.support.serving import PATIENCE_S, Serving
 
 DAMAGED = 5
@@ -55,13 +54,7 @@ class Site:
             return json.load(answer)
 
 
-def change(folder: Path, statement: str) -> None:
-    with closing(sqlite3.connect(folder / "data" / "log.sqlite3")) as connection:
-        assert connection.execute(statement).rowcount == 1
-        connection.commit()
-
-
-def damaged_node(folder: Path, statement: str) -> Serving:
+def damaged_node(folder: Path, damage: Callable[[Path], object]) -> Serving:
     """A node that begins on a log with one damaged event among fifteen."""
     node = Serving(folder=folder, engine="sqlite")
     with node:
@@ -70,15 +63,19 @@ def damaged_node(folder: Path, statement: str) -> Serving:
             site.post("/topics/big/events", {"payload": {"n": n}, "key": f"k{n}", "headers": {"a": "b"}})
         node.signal(signal.SIGTERM)
         assert node.wait() == 0
-    change(folder, statement)
+    damage(folder / "data" / "log.sqlite3")
     return Serving(folder=folder, engine="sqlite")
+
+
+def damage_one(log: Path) -> None:
+    (id,) = [row[2] for chunk in chunks_of(log) for row in chunk.rows() if row[4] == f"k{DAMAGED}"]
+    damage_event(log, id, lambda payload: payload.replace(b"5", b"9"))
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     folder = tmp_path_factory.mktemp("damaged")
-    statement = f"UPDATE events SET payload = x'7b226e223a397d' WHERE key = 'k{DAMAGED}'"
-    with damaged_node(folder, statement) as node:
+    with damaged_node(folder, damage_one) as node:
         yield Site(node)
 
 
@@ -181,7 +178,7 @@ async def test_a_group_passes_it_and_what_is_left_is_a_dead_letter(site: Site) -
 def test_a_partition_whose_events_cannot_be_found_is_not_empty(tmp_path: Path) -> None:
     """As after damage to an inner page of the file's tree."""
     move = "UPDATE partitions SET id = 77 WHERE topic = 'big'"
-    with damaged_node(tmp_path, move) as node:
+    with damaged_node(tmp_path, lambda log: alter(log, move)) as node:
         site = Site(node)
         status, text = site.get("/topics/big/events")
         assert (status, json.loads(text)["code"]) == (500, "log_damaged")

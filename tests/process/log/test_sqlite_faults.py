@@ -7,7 +7,6 @@ import os
 import sqlite3
 import subprocess
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,7 +24,9 @@ from mainspring.log import (
     Result,
     SqliteEngine,
 )
+from mainspring.log.engines.sqlite.chunks import COLUMNS
 from mainspring.log.engines.sqlite.writer import unavailable
+from tests.support.log_file import alter, damage_event
 
 BIG = b'"' + b"x" * 2000 + b'"'
 
@@ -36,34 +37,16 @@ async def opened(path: Path) -> Log:
     return log
 
 
-def alter(path: Path, statement: str, *values: object) -> None:
-    """Change the file behind the log's back, as rot would."""
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute(statement, values)
-        connection.commit()
-
-
 class TestDamage:
-    @pytest.mark.parametrize(
-        "change",
-        [
-            "payload = x'39'",
-            "ts = ts + 1",
-            "id = 'other'",
-            "key = 'other'",
-            "key = NULL",
-            "headers = NULL",
-            "headers = x'7b20'",
-            "crc = crc + 1",
-            "id = CAST(x'ff' AS TEXT)",
-        ],
-    )
-    async def test_a_damaged_event_is_reported_and_never_served(self, tmp_path: Path, change: str) -> None:
+    @pytest.mark.parametrize("together", [True, False])
+    async def test_a_damaged_event_is_reported_and_never_served(self, tmp_path: Path, together: bool) -> None:
         path = tmp_path / "log"
         log = await opened(path)
-        await log.commit(Batch([Append("t", 0, f"id-{n}", n, b"%d" % n, f"k{n}", b"{}") for n in range(1, 6)]))
+        events = [Append("t", 0, f"id-{n}", n, b'{"n": %d}' % n, f"k{n}", b"{}") for n in range(1, 6)]
+        for batch in [events] if together else [[event] for event in events]:
+            await log.commit(Batch(list(batch)))
         await log.close()
-        alter(path, f"UPDATE events SET {change} WHERE pos & 7 = 3")
+        damage_event(path, "id-3")
         log = await opened(path)
         assert [event.offset for event in await log.read("t", 0, 1, 10)] == [1, 2]
         for look in (log.read, log.outline):
@@ -79,7 +62,7 @@ class TestDamage:
         await log.commit(Batch([Append("t", 0, "a", 1, b"1"), Append("t", 0, "b", 1, b"2")]))
         await log.commit(Batch([Remove("t", 0, offsets=(1,))]))
         await log.close()
-        alter(tmp_path / "log", "UPDATE events SET pos = pos - 1")
+        alter(tmp_path / "log", "UPDATE chunks SET pos = pos - 1")
         log = await opened(tmp_path / "log")
         with pytest.raises(DamagedEvent):
             await log.read("t", 0, 1, 10)
@@ -251,7 +234,8 @@ class TestFailingDisk:
         path = tmp_path / "log"
         log = await opened(path)
         await log.commit(Batch([Append("t", 0, "a", 1, b"1")]))
-        alter(path, "INSERT INTO events SELECT pos + 1, ts, high_ts, total, crc, id, key, headers, payload FROM events")
+        columns = ", ".join(COLUMNS[1:])
+        alter(path, f"INSERT INTO chunks SELECT pos + 1, {columns} FROM chunks")
         with pytest.raises(LogUnavailable):
             await log.commit(Batch([Append("t", 0, "b", 1, b"1")]))
         assert (await log.commit(Batch([Append("t", 0, "b", 1, b"1")]))).offsets == ((0, 3, False),)

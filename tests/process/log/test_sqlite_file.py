@@ -28,11 +28,13 @@ from mainspring.log import (
     Refused,
     Remove,
     SqliteEngine,
+    StoredEvent,
     open_engine,
 )
-from mainspring.log.engines.sqlite import plan, reader, schema
+from mainspring.log.engines.sqlite import plan, reader, rows, schema, upkeep
 from mainspring.log.engines.sqlite import writer as sql
 from mainspring.log.engines.sqlite.check import check
+from tests.support.log_file import write_rows
 
 
 def run(command: list[str | Path]) -> subprocess.CompletedProcess[str]:
@@ -125,7 +127,7 @@ class TestFormat:
             made = schema.migrate(connection, schema.FORMAT + 2, later)
             assert made == [schema.FORMAT + 1, schema.FORMAT + 2]
             assert schema.format_of(connection) == schema.FORMAT + 2
-            assert connection.execute("SELECT count(*) FROM events").fetchone() == (3,)
+            assert connection.execute("SELECT sum(events) FROM chunks").fetchone() == (3,)
             assert connection.execute("SELECT space, key, note FROM records").fetchall() == [("s", "k", None)]
             assert schema.migrate(connection, schema.FORMAT + 2, later) == []
 
@@ -146,13 +148,8 @@ class TestFormat:
 
     async def test_a_file_of_format_1_is_brought_up_to_date_with_its_marks(self, tmp_path: Path) -> None:
         path = tmp_path / "log"
+        write_rows(path, 1, [StoredEvent("t", 0, 1, "a", 5, b"1")])
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-            schema.migrate(connection, 1)
-            crc = schema.event_checksum(schema.MAX_OFFSET + 2, 5, "a", None, None, b"1")
-            connection.execute("INSERT INTO partitions VALUES (1, 't', 0, 0, 0, NULL, 0, 0)")
-            connection.execute(
-                "INSERT INTO events VALUES (?, 5, NULL, 2, ?, 'a', NULL, NULL, x'31')", (1 << 43 | 1, crc)
-            )
             connection.execute("INSERT INTO marks VALUES ('t', 'a', ?, 1000)", (1 << 43 | 1,))
         log = Log(SqliteEngine(path))
         await log.open()
@@ -165,12 +162,9 @@ class TestFormat:
 
 
 class TestReadable:
-    async def test_the_views_show_events_and_records_as_text(self, tmp_path: Path) -> None:
+    async def test_a_view_shows_records_as_text(self, tmp_path: Path) -> None:
         await stored(tmp_path / "log")
         with closing(sqlite3.connect(tmp_path / "log")) as connection:
-            rows = connection.execute("SELECT topic, partition, offset, id, key, headers, payload FROM readable_events")
-            assert rows.fetchall()[1] == ("t", 0, 2, "id-1", "key", "{}", '{"n": 1}')
-            assert connection.execute("SELECT time FROM readable_events").fetchone() == ("1970-01-01T00:00:00.000Z",)
             assert connection.execute("SELECT space, key, value FROM readable_records").fetchall() == [
                 ("s", "k", '{"v": 1}')
             ]
@@ -178,10 +172,10 @@ class TestReadable:
     @pytest.mark.skipif(shutil.which("sqlite3") is None, reason="the sqlite3 program is not installed")
     async def test_with_the_sqlite3_program(self, tmp_path: Path) -> None:
         await stored(tmp_path / "log")
-        query = "SELECT offset, json_extract(payload, '$.n') FROM readable_events WHERE topic = 't' AND partition = 0"
+        query = "SELECT topic, partition, sum(events), max(last) FROM partitions p JOIN chunks ON pos >> 43 = p.id"
         command: list[str | Path] = ["sqlite3", tmp_path / "log", query]
         done = await asyncio.to_thread(run, command)
-        assert done.stdout.split() == ["1|0", "2|1", "3|2"]
+        assert done.stdout.split() == ["t|0|3|3"]
 
 
 class TestDurability:
@@ -257,18 +251,24 @@ class TestStatements:
         (sql.WRITE_MARKS, 5),
         (sql.FIND_VERSIONS, 3),
         (sql.FIND_MARKS, 3),
-        (sql.MEASURE_OFFSETS, 1),
-        (sql.DELETE_OFFSETS, 1),
     ]
     PLAIN: ClassVar = [
-        next(sql.insert_events([1, 2, 3, 4, "id", b"payload", None, "key", b"{}"] * 4)),
-        (sql.MEASURE_RANGE, (1, 2)),
-        (sql.DELETE_RANGE, (1, 2)),
-        (sql.UPDATE_PARTITION, (1, 1, 1, 1, 1, 1)),
+        next(sql.insert_chunks([1, 2, 3, 4, 5, 6, 7, 8, b"sums", b"data"] * 4)),
+        (upkeep._AT_OR_BELOW, (2, 1)),
+        (upkeep._FIRST, (1, 2)),
+        (upkeep._MEASURE, (1, 2)),
+        (upkeep._DELETE, (1, 2)),
+        (upkeep._HEADS, (1, 2)),
+        (upkeep._BETWEEN, (1, 2)),
+        (sql.UPDATE_PARTITION, (1, 1, 1, 1, 1, 1, 1)),
         (next(sql.statements_for(sql.DELETE_RECORDS, 1, ["k"] * 4))[0], ("s", *"abcd")),
-        (reader._EVENTS, {"start": 1, "end": 2, "limit": 3, "bytes": 4}),
-        (reader._PROBE, {"start": 1, "end": 2}),
-        (reader._FIRST_SINCE, (1, 2, 3)),
+        (reader._CHUNKS, {"base": 1, "start": 1, "end": 2}),
+        (reader._TOGETHER, {"base": 1, "start": 1, "end": 2, "limit": 3, "bytes": 4}),
+        (reader._CHUNK_SINCE, (1, 2)),
+        (rows._EVENTS, {"start": 1, "end": 2, "limit": 3, "bytes": 4}),
+        (rows._PROBE, {"start": 1, "end": 2}),
+        (rows._FIRST_SINCE, (1, 2, 3)),
+        (rows._NEWEST, (1, 2, 3)),
         (reader._RECORDS.format("AND key < ?"), ("s", "a", "b", "c", 5)),
         (plan._STATE, ()),
         ("DELETE FROM marks WHERE until < ?", (1,)),
@@ -282,7 +282,9 @@ class TestStatements:
         with closing(sqlite3.connect(":memory:", isolation_level=None)) as connection:
             schema.migrate(connection)
             plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
-        assert [step for step in plan if step.startswith(("SCAN events", "SCAN records", "SCAN marks"))] == []
+        assert [
+            step for step in plan if step.startswith(("SCAN chunks", "SCAN events", "SCAN records", "SCAN marks"))
+        ] == []
 
 
 class TestChoice:

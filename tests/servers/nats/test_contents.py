@@ -24,6 +24,7 @@ from mainspring.log import (
 )
 from mainspring.log.engines.nats.encoding import StreamEnvelope, encode_envelope
 from tests.support.fixtures.nats import OpenNode, everything, until, until_equal
+from tests.support.log_file import damage_event
 from tests.support.nats_server import NatsServer
 
 
@@ -179,9 +180,7 @@ async def test_a_damaged_event_is_not_served_and_the_next_start_makes_the_replic
     one = await node(server.url(name))
     await one.log.commit(Batch([Append("t", 0, "x", 1, b"precious")]))
     await one.log.close()
-    with closing(sqlite3.connect(tmp_path / "a" / "replica.sqlite3")) as other:
-        other.execute("UPDATE events SET payload = x'00'")
-        other.commit()
+    damage_event(tmp_path / "a" / "replica.sqlite3", "x")
     damaged = await node(server.url(name))
     with pytest.raises(DamagedEvent):
         await damaged.log.read("t", 0, 1, 10)

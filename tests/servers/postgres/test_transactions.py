@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import sys
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from mainspring import App
+from mainspring import App, Fail, connect
 from mainspring.app import Event
 from mainspring.client import BadArgument, EventTooLarge
 from mainspring.kernel import CapabilityError
@@ -30,6 +31,7 @@ from mainspring.testing import serving
 from mainspring.testing.serving import Served
 from tests.support.client_node import eventually
 from tests.support.postgres import shared_postgres
+from tests.support.serving import clean_environment
 
 
 @pytest.fixture
@@ -295,3 +297,53 @@ async def test_a_transaction_needs_a_database_and_an_async_function() -> None:
 
         @app.consumer("orders", transaction=True, batch=10)
         async def many(events: list[Event[int]]) -> None: ...
+
+
+async def test_what_was_refused_is_listed_tried_again_and_dropped(address: str, database: str, schema: str) -> None:
+    async with shop_on(address) as (shop, served), connect(served.url) as client:
+        await client.http.call("POST", "/schemas/orders", {"schema": {"type": "string"}})
+        with psycopg.connect(database) as connection:
+            publish(connection, "orders", 17, schema=schema)
+            start_run(connection, shop.ship, "no", "number", schema=schema)
+            publish(connection, "orders", "behind", schema=schema)
+        await shop.until("behind")
+
+        async def refused() -> list[tuple[str, str]]:
+            found = (await client.http.call("GET", "/outgoing"))["refused"]
+            return [(each["id"], each["name"]) for each in found]
+
+        (event, _), (run, program) = await refused()
+        assert program == "ship"
+        (need,) = [each for each in (await client.attention())["needs"] if each["kind"] == "refused_outgoing"]
+        assert (need["count"], need["examples"][0]["of"]) == (2, "orders")
+        assert "schema" in need["examples"][0]["text"].lower()
+        assert need["remedy"] == "mainspring outgoing list"
+        listed = await cli(served, "list", "--json")
+        assert [json.loads(line)["id"] for line in listed.splitlines()] == [event, run]
+
+        widened = {"schema": {"type": ["string", "integer"]}}
+        await client.http.call("POST", "/schemas/orders", widened)
+        assert "2 are tried again" in await cli(served, "retry", "--all")
+        await shop.until("behind", 17)
+
+        async def only_the_run() -> bool:
+            (kept,) = (await client.http.call("GET", "/outgoing"))["refused"]
+            return (kept["id"], kept["again"]) == (run, False)  # refused again
+
+        await eventually(only_the_run)
+        assert "dropped 1" in await cli(served, "drop", run, "--yes")
+        assert await refused() == []
+        assert not [each for each in (await client.attention())["needs"] if each["kind"] == "refused_outgoing"]
+        with pytest.raises(Fail, match="one of them"):
+            await client.command("Bus.DropOutgoing", {})
+        assert shop.seen == ["behind", 17]
+
+
+async def cli(served: Served, *arguments: str) -> str:
+    command = [sys.executable, "-m", "mainspring", "outgoing", *arguments, "--url", served.url]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT, env=clean_environment()
+    )
+    output, _ = await process.communicate()
+    assert process.returncode == 0, output
+    return output.decode()

@@ -12,6 +12,9 @@ import pytest
 from mainspring.log import Append, Batch, Delete, FormatError, Log, Put, Remove, SqliteEngine
 from mainspring.log.engines.sqlite import backup
 from mainspring.log.engines.sqlite.check import MOST_PROBLEMS, check
+from tests.support.log_file import alter
+
+CUT = "{0} = CAST(substr({0}, 1, length({0}) - 1) || x'00' AS BLOB)"
 
 
 async def fill(path: Path, events: int = 50) -> None:
@@ -37,10 +40,21 @@ async def test_a_sound_log_has_no_problems(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "kind", "where"),
     [
-        ("UPDATE events SET payload = x'00' WHERE id = 'id-20'", "event", "t partition 0 offset 11"),
-        ("DELETE FROM events WHERE id = 'id-20'", "tail", "t partition 0"),
-        ("UPDATE events SET total = total + 1 WHERE id = 'id-20'", "total", "t partition 0 offset 11"),
-        ("UPDATE events SET high_ts = 5 WHERE id = 'id-20'", "order", "t partition 0 offset 11"),
+        (
+            f"UPDATE chunks SET {CUT.format('data')} WHERE events > 23",
+            "event",
+            "t partition 1",
+        ),
+        ("UPDATE chunks SET crc = crc + 1 WHERE events > 23", "chunk", "t partition 1 offset 1"),
+        (
+            f"UPDATE chunks SET {CUT.format('sums')} WHERE events > 23",
+            "chunk",
+            "t partition 1",
+        ),
+        ("DELETE FROM chunks WHERE events > 23", "tail", "t partition 1"),
+        ("UPDATE chunks SET total = total + 1 WHERE events > 23", "chunk", "t partition 1 offset 1"),
+        ("UPDATE chunks SET last = last - 1 WHERE events > 23", "chunk", "t partition 1 offset 1"),
+        ("UPDATE chunks SET high_ts = 5 WHERE events > 23", "chunk", "t partition 1 offset 1"),
         ("UPDATE partitions SET removed = 0 WHERE topic = 't'", "tail", "t partition 0"),
         ("UPDATE partitions SET removed_bytes = 0 WHERE topic = 't'", "total", "t partition 0"),
         ("UPDATE partitions SET id = 99 WHERE topic = 't' AND partition = 1", "orphan", "events from key"),
@@ -98,9 +112,7 @@ async def test_a_damaged_mark_leads_to_no_other_event(tmp_path: Path) -> None:
 
 async def test_noise_gives_a_report_and_not_a_million_lines(tmp_path: Path) -> None:
     await fill(tmp_path / "log", 4000)
-    with closing(sqlite3.connect(tmp_path / "log")) as connection:
-        connection.execute("UPDATE events SET crc = crc + 1")
-        connection.commit()
+    alter(tmp_path / "log", "UPDATE chunks SET data = zeroblob(length(data)), sums = zeroblob(length(sums))")
     report = check(tmp_path / "log")
     assert len(report.problems) == MOST_PROBLEMS
     assert report.more_problems > 2000

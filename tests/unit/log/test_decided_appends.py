@@ -22,10 +22,13 @@ from mainspring.log.engines.nats.encoding import StreamEnvelope
 from mainspring.log.engines.nats.history import StreamMessage
 from mainspring.log.engines.nats.replica import ApplyOutcome, ReplicaWriter
 from mainspring.log.engines.sqlite.appends import AppendDecider, AppendRun, PartitionEnd, PartitionPlace
+from tests.support.log_file import stored_events
 
 TS = 1_700_000_000_000
-TABLES = ("events", "records", "marks", "replica", "writers")
-PARTITIONS = "SELECT id, topic, partition, removed, removed_bytes FROM partitions"  # its tail is of the last removal
+TABLES = ("records", "marks", "replica", "writers")
+PARTITIONS = (
+    "SELECT id, topic, partition, removed, removed_bytes, head FROM partitions"  # its tail is of the last removal
+)
 
 
 class Stream:
@@ -96,7 +99,13 @@ def content(path: Path) -> dict[str, list[tuple[object, ...]]]:
     connection = sqlite3.connect(path)
     try:
         found = {table: connection.execute(f"SELECT * FROM {table}").fetchall() for table in TABLES}
-        return found | {"partitions": connection.execute(PARTITIONS).fetchall()}
+        events = [tuple(msgspec.structs.astuple(event)) for event in stored_events(path)]
+        ends = connection.execute("SELECT pos >> 43, max(last), max(total), max(high_ts) FROM chunks GROUP BY 1")
+        return found | {
+            "partitions": connection.execute(PARTITIONS).fetchall(),
+            "events": events,  # how many are in a chunk depends on what came at once
+            "ends": ends.fetchall(),
+        }
     finally:
         connection.close()
 

@@ -25,6 +25,7 @@ from mainspring.log import (
 )
 from mainspring.log.export_import import LogExport, import_lines
 from tests.support.fixtures.log import EACH_ENGINE, ENGINES
+from tests.support.log_file import damage_event
 
 
 async def fill(engine: Engine) -> None:
@@ -162,8 +163,8 @@ async def test_what_is_no_export_is_refused_with_its_line(lines: list[bytes], wh
 
 async def test_damage_ends_an_export_unless_it_may_be_left_out(tmp_path: Path) -> None:
     await fill(SqliteEngine(tmp_path / "log"))
+    damage_event(tmp_path / "log", "id-77")
     with closing(sqlite3.connect(tmp_path / "log")) as connection:
-        connection.execute("UPDATE events SET payload = x'00' WHERE id = 'id-77'")
         connection.execute("UPDATE records SET value = x'00' WHERE key = '0500'")
         connection.commit()
     engine = SqliteEngine(tmp_path / "log", read_only=True)

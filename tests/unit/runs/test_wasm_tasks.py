@@ -289,6 +289,25 @@ async def test_a_durable_run_spawns_no_tasks_and_says_so() -> None:
     assert "a durable run of a guest cannot spawn tasks" in str(run.outcome_now().error)
 
 
+def test_a_task_may_take_numbers_of_every_kind_beside_its_work() -> None:
+    """2**40, 1.5 and 100 come to 1 + 6 + 100, and `main` adds 1."""
+    functions = """
+      (func (export "mixed")
+        (param $work (ref $work)) (param $a i64) (param $b f64) (param $c i32) (result (ref $outcome))
+        (struct.new $outcome (i32.const 0)
+          (i32.add (local.get $c) (i32.add (i32.wrap_i64 (i64.shr_u (local.get $a) (i64.const 40)))
+            (i32.trunc_f64_s (f64.mul (local.get $b) (f64.const 4)))))
+          (ref.null $cont)))"""
+    imports = """(import "voyd.task" "spawn_attached__mixed"
+        (func $mixed (param (ref $work)) (param i64) (param f64) (param i32) (result i32)))
+      (import "voyd.callback" """
+    call = "(call $mixed (struct.new $work (i32.const 20)) (i64.const 1099511627776) (f64.const 1.5) (i32.const 100))"
+    source = module(functions=functions).decode()
+    source = source.replace('(import "voyd.callback" ', imports, 1)
+    source = source.replace("(call $spawn (struct.new $work (i32.const 20)))", call)
+    assert Tasks(source.encode()).main(JOIN).outcome_now() == Value(1 + 100 + 1 + 6)
+
+
 # -- the standard library
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from mainspring.bus.access.patterns import Pattern
 from mainspring.bus.errors import BadFrame
-from mainspring.bus.names import check_name
+from mainspring.bus.names import Name, check_name
 
 MAX_PARTITIONS: Final = 1024  # each is a cursor per group; more would only make subscribing slow
 
@@ -33,7 +33,7 @@ class AccessList(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """The settings of one topic, as POST /topics takes and gives them. 0 means "no limit" or "the node's default"."""
 
-    topic: str
+    topic: Name
     partitions: Annotated[int, msgspec.Meta(ge=1, le=MAX_PARTITIONS)] = 1
     retention_ms: Natural = 0
     retention_bytes: Natural = 0

@@ -52,6 +52,7 @@ from mainspring.log import (
     log_file,
     recover,
     survey,
+    upgrade,
 )
 from mainspring.log import backup as copy_log
 from mainspring.log import check as check_log
@@ -260,6 +261,20 @@ def backup(
     with progress() as show:
         size = copy_log(path, target, show)
     say_done({"file": str(target), "bytes": size}, as_json, f"copied {path} to {target}, {size:,} bytes")
+
+
+@app.command(name="upgrade")
+def upgrade_command(*, at: FileOptions, as_json: JsonOption = False) -> None:
+    """Bring the log to the newest format now. No node may run on it; a node does the same in the background.
+
+    It may be interrupted at any point, and goes on where it was. Make a backup first to be able to go back.
+    """
+    path = _existing(at)
+    with progress() as show:
+        done = upgrade(path, show)
+    left = f"; {done.left:,} stay as they are, since one behind them is damaged" if done.left else ""
+    found = msgspec.structs.asdict(done) | {"file": str(path)}
+    say_done(found, as_json, f"{path} has format {done.format}; {done.events:,} events were moved{left}")
 
 
 @app.command(name="recover")

@@ -22,6 +22,7 @@ WORDS: Final = {
     "waiting_runs": ("run waits for a program that no node has", "runs wait for programs that no node has"),
     "dead_letters": ("dead letter", "dead letters"),
     "dead_messages": ("message reached nobody", "messages reached nobody"),
+    "refused_outgoing": ("event of a transaction was refused", "events of transactions were refused"),
     "capabilities": ("capability gave up", "capabilities gave up"),
     "groups": ("group is behind", "groups are behind"),
     "schedules": ("schedule failed", "schedules failed"),

@@ -138,7 +138,7 @@ class Machine:
     ) -> int:
         """The guest calls a function of the host. What it raises stops the guest, and is raised by the call into it."""
         try:
-            result = function(*(self._result(given[index], own=False) for index in range(count)))
+            result = function(*(self._given(given[index]) for index in range(count)))
             if n and isinstance(result, Ref):
                 result.copy_to(results[0])
                 result.release()
@@ -218,15 +218,19 @@ class Machine:
             raise self._trapped(name, self._wasmtime.Trap._from_ptr(trap))
         return self._result(results[0]) if result else None
 
-    def _result(self, value: Any, *, own: bool = True) -> Any:
-        """A number or a reference; one that is not `own` is copied, to be kept."""
+    def _result(self, value: Any) -> Any:
         if value.kind in _FIELDS:
             return getattr(value.of, _FIELDS[value.kind])
         kept = self._ffi.wasmtime_val_t()
-        if own:
-            ctypes.pointer(kept)[0] = value
-        else:
-            self._ffi.wasmtime_val_clone(ctypes.byref(value), ctypes.byref(kept))
+        ctypes.pointer(kept)[0] = value
+        return Ref(self._ffi, kept)
+
+    def _given(self, value: Any) -> int | Ref:
+        """What the guest passes: a number of 32 bits, or a copy of anything else, to be passed back as it is."""
+        if value.kind == _I32:
+            return int(value.of.i32)
+        kept = self._ffi.wasmtime_val_t()
+        self._ffi.wasmtime_val_clone(ctypes.byref(value), ctypes.byref(kept))
         return Ref(self._ffi, kept)
 
     def _trapped(self, name: str, trap: Any) -> GuestTrap:

@@ -31,6 +31,25 @@ QUIET_S: Final = 10.0  # between two lines about requests that could not be read
 _NO_FRAME: Final = b"\xff\x80"  # bits that are reserved, and a kind that there is not
 
 
+_FAILED: Final = "The node failed to answer this request."
+_UNREADABLE: Final[dict[str, tuple[str, str]]] = {  # by the kind of the mistake: what it is, and what to do
+    "BadHttpMethod": ("The request line does not begin with a method of HTTP.", "Speak HTTP/1.1 on this port."),
+    "BadStatusLine": ("The request line is not one of HTTP.", "Write METHOD PATH HTTP/1.1."),
+    "InvalidURLError": ("The request line has no URL that can be read.", "Percent-encode what is not a letter."),
+    "TransferEncodingError": ("The body is not chunked as its head says.", "Let an HTTP library write the chunks."),
+    "ContentLengthError": ("The body is shorter than its head says.", "Send as many bytes as Content-Length says."),
+}
+_NOT_HTTP: Final = ("The head or the body of the request is not as HTTP demands.", "Let an HTTP library write it.")
+
+
+def _unreadable(error: BaseException | None) -> web.Response:
+    kind = type(error).__name__
+    if kind == "LineTooLong":
+        text, remedy = "The request line or a header is too long.", "Send long texts in the body."
+        return problem_response(431, CODE_OF_STATUS[431], text, remedy)
+    return problem_response(400, CODE_OF_STATUS[400], *_UNREADABLE.get(kind, _NOT_HTTP))
+
+
 class _Complaints:
     """Lines about what clients sent, as many as a log can bear."""
 
@@ -133,6 +152,9 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
+        if isinstance(resp, web.HTTPExpectationFailed):  # the only refusal that no middleware sees
+            code, text = CODE_OF_STATUS[resp.status], "The node does not know what the header Expect asks for."
+            resp = problem_response(resp.status, code, text, "Leave it out, or send Expect: 100-continue.")
         finished = await super().finish_response(request, resp, start_time)
         if self._half_closed:
             if self._messages:
@@ -152,11 +174,7 @@ class HttpConnection(web.RequestHandler):
             self.log_exception(exc_info=exc)
         if request.writer.output_size > 0:
             raise ConnectionError("an answer is on its way already")
-        kind = type(exc).__name__ if exc is not None and status < 500 else ""
-        text = f"The request cannot be read as HTTP{f' ({kind})' if kind else ''}."
-        if status >= 500:
-            text = "The node failed to answer this request."
-        response = problem_response(status, CODE_OF_STATUS.get(status, "internal"), text)
+        response = _unreadable(exc) if status < 500 else problem_response(status, "internal", _FAILED)
         response.headers[hdrs.SERVER] = SERVER
         response.force_close()
         return response

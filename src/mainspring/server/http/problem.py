@@ -43,7 +43,9 @@ CODE_OF_STATUS: Final[dict[int, str]] = {
     406: "not_acceptable",
     413: "too_large",
     415: "unsupported_media_type",
+    417: "expectation_failed",
     429: "rate_limited",
+    431: "too_large",
     503: "unavailable",
 }
 

@@ -129,6 +129,7 @@ def _add_path(app: web.Application, face: Face, path: str, operations: list[Oper
 def _handler(face: Face, operation: Operation) -> Any:
     """The operation as aiohttp calls it. Operations with query parameters refuse the ones they do not know."""
     known = [parameter.name for parameter in operation.parameters if parameter.place == "query"]
+    below = _paths_below(operation.path)
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if tracing.recorder is None:
@@ -139,6 +140,9 @@ def _handler(face: Face, operation: Operation) -> Any:
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.headers.get("Sec-Fetch-Mode") == "no-cors" and request.headers.get("Sec-Fetch-Site") in _ELSEWHERE:
             raise HttpProblem("forbidden", "Pages of other sites may not include this.", "Ask with fetch, or a client.")
+        for pattern, methods in below:
+            if pattern.search(request.rel_url.raw_path):
+                raise web.HTTPMethodNotAllowed(request.method, methods)
         call = Call(face, request, None)
         if known:
             call.check_names(known)
@@ -161,6 +165,18 @@ def _handler(face: Face, operation: Operation) -> Any:
             return await operation.handler(call)
 
     return handle
+
+
+def _paths_below(path: str) -> list[tuple[re.Pattern[str], set[str]]]:
+    """The paths that go on behind this one, which ends with a topic, and their methods.
+
+    With a method that such a path does not know, a request would be about a topic that has slashes in its name.
+    """
+    found: dict[str, set[str]] = {}
+    for each in OPERATIONS if path.endswith("/{topic}") and path.startswith("/topics/") else ():
+        if each.path.startswith(f"{path}/"):
+            found.setdefault(each.path, set()).update({"GET", "HEAD"} if each.method == "GET" else {each.method})
+    return [(re.compile(re.sub(r"\{\w+:(.*?)\}", r"\1", _route_pattern(each)) + "$"), found[each]) for each in found]
 
 
 async def _abort(request: web.Request) -> None:

@@ -13,16 +13,18 @@ from typing import Any, Final, Protocol, TypeVar, get_type_hints
 
 import msgspec
 
-from mainspring.server.http.call import JSON, Call
+from mainspring.bus import NAME_SHAPE
+from mainspring.server.http.call import JSON, MAX_INTEGER, Call
 
 NDJSON: Final = "application/x-ndjson"
 EVENT_STREAM: Final = "text/event-stream"
 
 Schema = dict[str, Any]
 Model = type | tuple[type, ...] | Schema
-NATURAL: Final[Schema] = {"type": "integer", "minimum": 0}
-POSITIVE: Final[Schema] = {"type": "integer", "minimum": 1}
-_NAME: Final[Schema] = {"type": "string", "maxLength": 255}
+NATURAL: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": MAX_INTEGER}
+POSITIVE: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": MAX_INTEGER}
+NAME: Final[Schema] = {"type": "string", **NAME_SHAPE}
+_ID: Final[Schema] = {"type": "string", "minLength": 1}
 
 
 class OperationHandler(Protocol):
@@ -56,11 +58,16 @@ class Parameter:
 PATH_PARAMETERS: Final = {
     each.name: each
     for each in (
-        Parameter("topic", "A topic's name. Percent-encode it: `a/b` is `a%2Fb`.", _NAME, "path"),
-        Parameter("group", "A group's name, percent-encoded: `a/b` is `a%2Fb`.", _NAME, "path"),
-        Parameter("schedule", "A schedule's name, percent-encoded.", _NAME, "path"),
-        Parameter("task", "A task's name: `shop.send_mail`, or `send_mail` where that is clear.", _NAME, "path"),
-        Parameter("call", "The id of a call, percent-encoded.", _NAME, "path"),
+        Parameter("topic", "A topic's name. Percent-encode it: `a/b` is `a%2Fb`.", NAME, "path"),
+        Parameter("group", "A group's name, percent-encoded: `a/b` is `a%2Fb`.", NAME, "path"),
+        Parameter("schedule", "A schedule's name, percent-encoded.", NAME, "path"),
+        Parameter(
+            "task",
+            "A task's name: `shop.send_mail`, or `send_mail` where that is clear.",
+            {"type": "string", "minLength": 1},
+            "path",
+        ),
+        Parameter("call", "The id of a call, percent-encoded.", _ID, "path"),
         Parameter("version", "A version of the topic's schema.", POSITIVE, "path"),
         Parameter("partition", "A partition of the topic.", NATURAL, "path"),
         Parameter("offset", "An offset in the partition.", POSITIVE, "path"),

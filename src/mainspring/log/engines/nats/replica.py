@@ -128,7 +128,7 @@ class AppliedCommit:
     def _add_run(self, run: AppendRun, stop: int) -> None:
         batches = [batch for batch in self._batches[run.first : stop] if type(batch) is list]
         events = [event for batch in batches for event in batch if type(event) is Append]
-        if len(events) != len(run.totals) or not self._plan.add_run(run, events):
+        if len(events) != len(run.offsets()) or not self._plan.add_run(run, events):
             self._add(run.first, stop)
             return
         offsets = run.offsets()

@@ -5,7 +5,10 @@
 | engine | `SqliteEngine`: the file's lock, the writer's thread and the readers' threads; `backup` |
 | writer | the one thread that writes: from a plan to statements; what SQLite's errors mean |
 | plan | deciding a commit in memory: where each partition ends, offsets, versions, refusals |
+| chunks | many events in one row: how they are written, read and verified |
 | reader | answering reads with a connection of its own |
+| upkeep | removing events, putting small chunks together, older formats into chunks |
+| rows | events of older formats, one row each |
 | files | who owns the files, whether they are still there and belong together |
 | wal | SQLite's write-ahead log, read without SQLite: what lies behind a damaged frame |
 | recover | bringing back what a damaged write-ahead log hides |

@@ -2,10 +2,9 @@
 
 Nearly all events come in batches that expect nothing and only append. What becomes of such a batch follows from where
 its partitions end. So a node that sends a commit to the others decides it before, for each run of such batches: the
-place, the running total and the checksum of each event. A node that stores the commit compares where its partitions end
-with where the writer thought they did; if that is the same, the values go into the file as they are, without a step of
-Python for each event. If it is not (another node's commit came in between), the batches are decided here, like any
-other.
+place of each event. A node that stores the commit compares where its partitions end with where the writer thought they
+did; if that is the same, the events go into chunks as they are, without a step of planning for each. If it is not
+(another node's commit came in between), the batches are decided here, like any other.
 
 Marks need no decision: they are inserted as new, and if one is there already the whole commit is decided again with a
 lookup (`writer.py`).
@@ -14,26 +13,27 @@ lookup (`writer.py`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
+from itertools import chain
 from typing import Final, Protocol
 
 import msgspec
 
-from mainspring.log.contract import MAX_INT, MIN_INT, Append, Operation, event_bytes
-from mainspring.log.engines.sqlite.schema import MAX_OFFSET, OFFSET_BITS, event_checksum, mark_checksum
+from mainspring.log.contract import MAX_INT, MIN_INT, Append, Operation
+from mainspring.log.engines.sqlite.chunks import EventRow, check_types
+from mainspring.log.engines.sqlite.schema import MAX_OFFSET, OFFSET_BITS, mark_checksum
 
 RUN_BYTES: Final = 16  # what a run says of an event takes, encoded, at most without marks
 
 PartitionPlace = tuple[str, int]  # topic, partition
-PartitionEnd = tuple[int, int, int, int | None]  # the partition's number in the file, its tail, total and highest time
+PartitionEnd = tuple[int, int, int, int | None]  # the partition's number in the file, its tail, and what was sent once
 
 
 class AppendRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """`count` batches from the one at index `first`, and what is stored for their events, in order.
+    """`count` batches from the one at index `first`, and the places of their events, in order.
 
-    It holds where the partitions end before it (`before`) and leaves them as `after` says. A column that is the same
-    for all events is left out: `positions` where they follow each other, `highs` where each event is the newest,
-    `mark_checksums` where no event has a dedupe.
+    It holds where the partitions end before it (`before`) and leaves them as `after` says. A column that follows from
+    the rest is left out: `positions` where they follow each other, `mark_checksums` where no event has a dedupe. Nodes
+    that kept an event in a row of its own also sent `totals`, `checksums` and `highs`, which nobody reads any more.
     """
 
     first: int
@@ -69,20 +69,12 @@ class AppendRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
         ((_, _, before, after),) = self.places()
         return range(before[1] + 1, after[1] + 1)
 
-    def event_values(self, events: Sequence[Append]) -> Iterable[tuple[object, ...]]:
-        """The values of each event, in the order of `EVENT_COLUMNS`."""
-        return zip(
-            self.all_positions(),
-            [event.ts for event in events],
-            self.totals,
-            self.checksums,
-            [event.id for event in events],
-            [event.payload for event in events],
-            self.highs or repeat(None, len(events)),
-            [event.key for event in events],
-            [event.headers for event in events],
-            strict=True,
-        )
+    def event_rows(self, events: Sequence[Append]) -> list[EventRow]:
+        """As chunks take them."""
+        return [
+            (offset, event.ts, event.id, event.payload, event.key, event.headers)
+            for offset, event in zip(self.offsets(), events, strict=True)
+        ]
 
     def mark_values(self, events: Sequence[Append]) -> Iterable[tuple[object, ...]]:
         """Topic, dedupe, position, until and checksum of each mark."""
@@ -160,54 +152,39 @@ class AppendDecider:
         """A batch that may be refused. Most are not, so what follows is decided as if it stood."""
         for event in batch:
             if isinstance(event, Append) and (end := self._end(event)) is not None:
-                id, tail, total, high = end
-                high = event.ts if high is None or event.ts > high else high
-                self._ends[event.topic, event.partition] = (id, tail + 1, total + event_bytes(event), high)
+                self._ends[event.topic, event.partition] = (end[0], end[1] + 1, 0, None)
 
     def _run(self, first: int, batches: Sequence[Sequence[Operation]], marked: bool) -> AppendRun:
         before: dict[str, dict[int, PartitionEnd]] = {}
         after: dict[str, dict[int, PartitionEnd]] = {}
-        totals: list[int] = []
-        checksums: list[int] = []
         positions: list[int] = []
-        highs: list[int | None] = []
         mark_checksums: list[int] = []
         ends = self._ends
         place: PartitionPlace = ("", -1)
-        id = tail = total = 0
-        high: int | None = None
+        id = tail = 0
         for event in chain.from_iterable(batches):
             assert type(event) is Append
-            topic, partition, ts = event.topic, event.partition, event.ts
+            topic, partition = event.topic, event.partition
             if partition != place[1] or topic != place[0]:
                 if place[0]:
-                    ends[place] = (id, tail, total, high)
+                    ends[place] = (id, tail, 0, None)
                 place = (topic, partition)
                 end = ends[place]
                 assert end is not None
-                id, tail, total, high = end
+                id, tail, _, _ = end
                 before.setdefault(topic, {}).setdefault(partition, end)
+            check_types(event.id, event.key, event.headers, event.payload)
             tail += 1
-            total += event_bytes(event)
             position = (id << OFFSET_BITS) + tail
-            totals.append(total)
             positions.append(position)
-            checksums.append(event_checksum(position, ts, event.id, event.key, event.headers, event.payload))
-            if high is None or ts >= high:
-                high = ts
-                highs.append(None)
-            else:
-                highs.append(high)
             if event.dedupe is not None:
                 mark_checksums.append(mark_checksum(topic, event.dedupe, position, event.dedupe_until))
-        ends[place] = (id, tail, total, high)
+        ends[place] = (id, tail, 0, None)
         for topic, partitions in before.items():
             after[topic] = {partition: end for partition in partitions if (end := ends[topic, partition])}
         if len(before) == 1 and len(after[next(iter(before))]) == 1:
             positions.clear()
-        if highs.count(None) == len(highs):
-            highs.clear()
-        return AppendRun(first, len(batches), before, after, totals, checksums, positions, highs, mark_checksums)
+        return AppendRun(first, len(batches), before, after, [], [], positions, [], mark_checksums)
 
 
 def _is_marked(batch: Sequence[Operation]) -> bool:

@@ -14,6 +14,7 @@ import msgspec
 
 from mainspring.log.contract import FormatError, Inspection, LogUnavailable, Progress, silent
 from mainspring.log.engines.sqlite import schema
+from mainspring.log.engines.sqlite.chunks import SELECT_HEAD, SELECT_REST, Chunk, ChunkHead, EventRow, row_bytes
 from mainspring.log.engines.sqlite.engine import DURABILITY
 from mainspring.log.engines.sqlite.files import look_at_wal
 from mainspring.log.engines.sqlite.plan import LogState, PartitionState
@@ -57,7 +58,7 @@ def _format_of(path: Path) -> int:
 
 
 class LogProblem(msgspec.Struct, frozen=True):
-    """`kind` is stable: structure, event, order, total, tail, record, version, mark, orphan, wal, unreadable."""
+    """`kind` is stable: structure, event, chunk, order, total, tail, record, version, mark, orphan, wal, unreadable."""
 
     kind: str
     where: str
@@ -87,12 +88,12 @@ class CheckReport(msgspec.Struct):
 def check(path: Path, progress: Progress = silent) -> CheckReport:
     """Verify the file's structure, every checksum, the order of offsets, tails, totals, versions and marks.
 
-    Raises `FormatError` when the file is not a log of this format, and sqlite3's errors when it cannot be read at all.
+    Raises `FormatError` when the file is no log or is of a newer format, and sqlite3's errors when it cannot be read.
     """
     wal = look_at_wal(path)
-    schema.check_format(path)
+    found = schema.check_format(path)
     with closing(SqliteReader(path)) as reader:
-        report = _Check(reader, progress).run()
+        report = _Check(reader, found, progress).run()
     if wal is not None and wal.has_lost:
         detail = (
             f"{wal.hidden_commits} commits cannot be seen: {wal.faults[0]}; `mainspring log recover` brings them back"
@@ -101,14 +102,25 @@ def check(path: Path, progress: Progress = silent) -> CheckReport:
     return report
 
 
-_PAGE = (
+_ROWS = (
     "SELECT pos, ts, high_ts, total, crc, CAST(id AS BLOB), CAST(key AS BLOB), headers, payload "
-    "FROM events WHERE pos >= ? AND pos <= ? ORDER BY pos LIMIT ?"
+    "FROM events WHERE pos >= ? AND pos <= ? ORDER BY pos"
 )
 
 
+_CHUNKS = f"SELECT {SELECT_HEAD}, {SELECT_REST} FROM chunks WHERE pos >= ? AND pos <= ?"
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """The end of what was looked at of a partition."""
+
+    offset: int
+    total: int
+    high_ts: int
+
+
 class _Row(msgspec.Struct):
-    """An event as it lies in the file, believed in nothing."""
+    """An event in a row of its own as it lies in the file, believed in nothing."""
 
     pos: int
     ts: int
@@ -119,14 +131,6 @@ class _Row(msgspec.Struct):
     key: bytes | None
     headers: bytes | None
     payload: bytes
-
-    @property
-    def offset(self) -> int:
-        return self.pos & schema.MAX_OFFSET
-
-    @property
-    def highest(self) -> int:
-        return self.ts if self.high_ts is None else self.high_ts
 
     @property
     def bytes(self) -> int:
@@ -142,11 +146,11 @@ class _Row(msgspec.Struct):
 
 
 class _Check:
-    def __init__(self, reader: SqliteReader, progress: Progress) -> None:
+    def __init__(self, reader: SqliteReader, format: int, progress: Progress) -> None:
         self.reader = reader
         self.connection = reader.connection
         self.progress = progress
-        self.report = CheckReport(schema.FORMAT)
+        self.report = CheckReport(format)
 
     def run(self) -> CheckReport:
         self._structure()
@@ -177,7 +181,9 @@ class _Check:
         for after, before in zip([-1, *known], [*known, schema.MAX_PARTITION_ID + 1], strict=True):
             first = (after + 1) << schema.OFFSET_BITS
             (count,) = self.connection.execute(
-                "SELECT count(*) FROM events WHERE pos >= ? AND pos < ?", (first, before << schema.OFFSET_BITS)
+                "SELECT (SELECT count(*) FROM events WHERE pos >= :first AND pos < :end)"
+                " + (SELECT ifnull(sum(events), 0) FROM chunks WHERE pos >= :first AND pos < :end)",
+                {"first": first, "end": before << schema.OFFSET_BITS},
             ).fetchone()
             # A node that serves meanwhile may have made a partition there since.
             (known_now,) = self.connection.execute(
@@ -188,37 +194,85 @@ class _Check:
 
     def _partition(self, state: PartitionState, expected: int) -> None:
         where = f"{state.topic} partition {state.partition}"
-        start, events, size = 1, 0, 0
-        previous: _Row | None = None
-        while start <= state.tail:
-            seen = 0
-            for values in self.connection.execute(
-                _PAGE, (state.base + start, state.base + state.tail, PAGE_EVENTS)
-            ):  # row by row: a page of large payloads must not be in memory at once
-                row = _Row(*values)
-                self._event(where, previous, row)
-                previous, seen, size = msgspec.structs.replace(row, payload=b""), seen + 1, size + row.bytes
-            if not seen or previous is None:
-                break
-            events += seen
-            start = previous.offset + 1
-            self.report.events += seen
-            self.progress("events", self.report.events, expected)
+        between = (state.base + 1, state.base + state.tail)
+        before, events, size = self.report.events, 0, 0
+        seen: _Seen | None = None
+        for values in self.connection.execute(
+            _ROWS, between
+        ):  # one by one: large payloads must not be in memory at once
+            row = _Row(*values)
+            seen = self._row(where, seen, row)
+            events, size = events + 1, size + row.bytes
+            if events % PAGE_EVENTS == 0:
+                self.progress("events", before + events, expected)
+        for values in self.connection.execute(_CHUNKS, between):
+            head, chunk = ChunkHead(*values[:7]), Chunk(values[0], *values[7:])
+            more, more_bytes, seen = self._chunk(state, where, seen, head, chunk)
+            events, size = events + more, size + more_bytes
+            self.progress("events", before + events, expected)
+        self.report.events += events
+        if state.lost:
+            self.report.add("tail", where, "its events cannot be found, and nothing says that they were removed")
         self._tail(state, where, events, size)
 
-    def _event(self, where: str, previous: _Row | None, row: _Row) -> None:
-        at = f"{where} offset {row.offset}"
+    def _row(self, where: str, seen: _Seen | None, row: _Row) -> _Seen:
+        offset = row.pos & schema.MAX_OFFSET
+        at = f"{where} offset {offset}"
         if not row.is_sound():
             self.report.add("event", at, "the checksum does not fit")
         if row.high_ts is not None and row.high_ts <= row.ts:
             self.report.add("order", at, f"its highest time {row.high_ts} is not above its own time {row.ts}")
-        if previous is None:
+        now = _Seen(offset, row.total, row.ts if row.high_ts is None else row.high_ts)
+        self._follows(at, seen, now, row.bytes, whole=seen is not None and offset == seen.offset + 1)
+        return now
+
+    def _chunk(
+        self, state: PartitionState, where: str, seen: _Seen | None, head: ChunkHead, chunk: Chunk
+    ) -> tuple[int, int, _Seen]:
+        """The events of a chunk that count, their bytes, and where it ends."""
+        at = f"{where} offset {head.first}"
+        if not chunk.sums_are_sound():
+            self.report.add("chunk", at, "the checksums of single events of a chunk are damaged")
+        rows = self._events_of(where, head, chunk)
+        size = row_bytes(rows) if rows else 0
+        newest = max((row[1] for row in rows), default=head.high_ts)
+        now = _Seen(head.last, head.total, head.high_ts)
+        if not head.is_sound():
+            self.report.add("chunk", at, "what a chunk says of its events is damaged")
+            now = _Seen(rows[-1][0], seen.total + size if seen else head.total, newest) if rows else now
+        elif rows and (len(rows), size, rows[-1][0]) != (head.events, head.bytes, head.last):
+            found = f"{len(rows)} events of {size} bytes"
+            self.report.add("chunk", at, f"a chunk of {head.events} events of {head.bytes} bytes holds {found}")
+        if newest > now.high_ts:
+            self.report.add("order", at, f"its highest time {now.high_ts} is not that of its events, {newest}")
+        whole = seen is not None and head.first == seen.offset + 1 and head.last - head.first == head.events - 1
+        self._follows(at, seen, now, size, whole=whole)
+        counted = [row for row in rows if row[0] >= state.head]
+        return len(counted), row_bytes(counted) if counted else 0, now
+
+    def _events_of(self, where: str, head: ChunkHead, chunk: Chunk) -> list[EventRow]:
+        """What can be read of a chunk's events; those that are damaged are reported."""
+        if chunk.is_sound():
+            return chunk.rows()
+        parts = chunk.parts()
+        damaged = [part.offset for part in parts if part.row is None]
+        for offset in damaged or () if parts else range(head.first, head.last + 1):
+            self.report.add("event", f"{where} offset {offset}", "the checksum does not fit")
+        if parts and not damaged:
+            self.report.add(
+                "chunk", f"{where} offset {head.first}", "the checksum of a chunk is damaged, not its events"
+            )
+        return [part.remains for part in parts]
+
+    def _follows(self, at: str, seen: _Seen | None, now: _Seen, size: int, *, whole: bool) -> None:
+        """`whole`: nothing was removed since what was seen before, or between what is new."""
+        if seen is None:
             return
-        grown = row.total - previous.total
-        if grown < row.bytes or (row.offset == previous.offset + 1 and grown != row.bytes):
-            self.report.add("total", at, f"the total grew by {grown} for an event of {row.bytes} bytes")
-        if row.highest < previous.highest:
-            self.report.add("order", at, f"the highest time fell from {previous.highest} to {row.highest}")
+        grown = now.total - seen.total
+        if grown < size or (whole and grown != size):
+            self.report.add("total", at, f"the total grew by {grown} for {size} bytes of events")
+        if now.high_ts < seen.high_ts:
+            self.report.add("order", at, f"the highest time fell from {seen.high_ts} to {now.high_ts}")
 
     def _tail(self, state: PartitionState, where: str, events: int, size: int) -> None:
         """What the partition says it holds against what was seen; a trim meanwhile changes both, so look again."""

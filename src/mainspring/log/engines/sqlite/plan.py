@@ -5,16 +5,16 @@ partition ends and which version comes next; versions and dedupe marks that batc
 whole commit. The one writer thread alone changes the state. Other threads read `durable_tail`, which moves only after
 the disk has the events.
 
-A plan goes through the batches in order, gives offsets and versions, and collects flat lists of values for a few
-many-row statements. A batch that is refused is taken out of the lists again, so no savepoint is needed, and its
-neighbours do not notice.
+A plan goes through the batches in order, gives offsets and versions, and collects the events of each partition, which
+become one chunk, and flat lists of values for a few many-row statements. A batch that is refused is taken out of the
+lists again, so no savepoint is needed, and its neighbours do not notice.
 
 Why many-row statements: Python's sqlite3 releases the interpreter lock at every step of a statement. With a busy
 thread beside it each step can wait for its turn again; 512 rows by `executemany` were measured at 13 ms, by one
 statement at 2.3 ms. Fewer steps are worth more here than anything inside them.
 
 `Append` is by far the most frequent operation, so its way is kept short: what a batch did to a partition or to the
-marks is noted once, not by a closure for each event.
+marks is noted once, not by a closure for each event, and sizes and times are added up for whole chunks.
 """
 
 from __future__ import annotations
@@ -41,30 +41,38 @@ from mainspring.log.contract import (
     Restorable,
     Result,
     StoredEvent,
-    event_bytes,
     not_storable,
     tail_conflict,
 )
 from mainspring.log.engines.sqlite.appends import AppendRun, PartitionEnd
-from mainspring.log.engines.sqlite.schema import (
-    MAX_OFFSET,
-    MAX_PARTITION_ID,
-    OFFSET_BITS,
-    event_checksum,
-    record_checksum,
+from mainspring.log.engines.sqlite.chunks import (
+    SELECT_REST,
+    Chunk,
+    ChunkHead,
+    EventRow,
+    as_row,
+    check_types,
+    pack_all,
+    row_bytes,
 )
+from mainspring.log.engines.sqlite.schema import MAX_OFFSET, MAX_PARTITION_ID, OFFSET_BITS, record_checksum
 
 VERSIONS_PER_RESERVATION = 1 << 16  # versions are reserved in the file by the block: one row write per 65,536 of them
 
 StoredMark = tuple[int, int]  # of a mark: pos, until
 
 
+MANY = 1 << 30
+
 # -- what the writer holds in memory
 
 
 @dataclass(slots=True, eq=False)
 class PartitionState:
-    """One partition: its number in the file, the last offset given, and what `total` and `high_ts` have come to."""
+    """One partition: its number in the file, the last offset given, and what `total` and `high_ts` have come to.
+
+    `total` and `high_ts` do not count what is pending.
+    """
 
     id: int
     topic: str
@@ -78,6 +86,10 @@ class PartitionState:
     durable_tail: int = 0
     stored: bool = False  # has a row in `partitions`
     saved: tuple[int, int, int | None] | None = None  # what it was before the commit under way touched it
+    pending: list[EventRow] = field(default_factory=list)  # what that commit appends
+    head: int = 1  # what lies before it in its chunk is removed
+    loose: int = MANY  # chunks that were added since small ones were last put together
+    tidied: int = 1  # up to this offset that is done
     lost: bool = False  # it had events, and the file shows none and no trace of their removal
 
     def __post_init__(self) -> None:
@@ -126,19 +138,23 @@ class LogState:
     def end_of(self, place: tuple[str, int]) -> PartitionEnd | None:
         """Where a partition ends. In another thread than the writer's it may be outdated, or about to be."""
         state = self.partitions.get(place)
-        return None if state is None else (state.id, state.tail, state.total, state.high_ts)
+        return None if state is None else (state.id, state.tail, 0, None)
 
     def partition_at(self, pos: int) -> PartitionState | None:
         return self._by_id.get(pos >> OFFSET_BITS)
 
 
+_RANGE = f"pos > (p.id << {OFFSET_BITS}) AND pos < ((p.id + 1) << {OFFSET_BITS})"
 _STATE = f"""
-    SELECT p.id, p.topic, p.partition, p.tail, p.total, p.high_ts, p.removed, p.removed_bytes,
-           (SELECT min(pos) FROM events WHERE pos > (p.id << {OFFSET_BITS}) AND pos < ((p.id + 1) << {OFFSET_BITS})),
-           e.pos, e.total, coalesce(e.high_ts, e.ts)
-    FROM partitions p LEFT JOIN events e ON e.pos =
-           (SELECT max(pos) FROM events WHERE pos > (p.id << {OFFSET_BITS}) AND pos < ((p.id + 1) << {OFFSET_BITS}))
+    SELECT p.id, p.topic, p.partition, p.tail, p.total, p.high_ts, p.removed, p.removed_bytes, p.head,
+           (SELECT min(pos) FROM events WHERE {_RANGE}), (SELECT min(pos) FROM chunks WHERE {_RANGE}),
+           e.pos, e.total, coalesce(e.high_ts, e.ts),
+           c.pos, c.last, c.events, c.bytes, c.total, c.high_ts, c.head_crc
+    FROM partitions p
+    LEFT JOIN events e ON e.pos = (SELECT max(pos) FROM events WHERE {_RANGE})
+    LEFT JOIN chunks c ON c.pos = (SELECT max(pos) FROM chunks WHERE {_RANGE})
 """
+_CHUNK = f"SELECT pos, {SELECT_REST} FROM chunks WHERE pos = ?"
 
 
 def _rows(
@@ -146,12 +162,37 @@ def _rows(
 ) -> Iterator[tuple[PartitionState, int]]:
     """Each partition with its head."""
     for row in connection.execute(f"{_STATE} {where} ORDER BY p.topic, p.partition", values).fetchall():
-        id, topic, partition, tail, total, high_ts, removed, removed_bytes, first, last, last_total, last_high = row
+        id, topic, partition, tail, total, high_ts, removed, removed_bytes, head, *ends = row
+        first, first_chunk, last, last_total, last_high = ends[:5]
         if last is not None and last & MAX_OFFSET > tail:
             tail, total, high_ts = last & MAX_OFFSET, last_total, last_high
+        if first_chunk is not None:
+            chunk = ChunkHead(*ends[5:])
+            if not chunk.is_sound():
+                chunk = _told_by_data(connection, chunk, total)
+            if chunk.last > tail:
+                tail, total, high_ts = chunk.last, chunk.total, chunk.high_ts
+            first = first_chunk if first is None else first
         state = PartitionState(id, topic, partition, tail, total, high_ts, removed, removed_bytes, tail, stored=True)
         state.lost = not tail  # its row was made with its first event
-        yield state, state.tail + 1 if first is None else first & MAX_OFFSET
+        state.head = head
+        yield state, state.tail + 1 if first is None else max(head, first & MAX_OFFSET)
+
+
+def _told_by_data(connection: sqlite3.Connection, damaged: ChunkHead, total: int) -> ChunkHead:
+    """What the numbers of a chunk must have been: no offset may be given twice. Sizes are as good as they can be."""
+    chunk = Chunk(*connection.execute(_CHUNK, (damaged.pos,)).fetchone())
+    rows = chunk.rows() if chunk.is_sound() else [part.remains for part in chunk.parts()]
+    if not rows:
+        return damaged
+    before = connection.execute(
+        "SELECT total FROM chunks WHERE pos < ? AND pos > ? ORDER BY pos DESC LIMIT 1",
+        (damaged.pos, damaged.pos & ~MAX_OFFSET),
+    ).fetchone()
+    size = row_bytes(rows)
+    total = (before[0] if before else total) + size
+    high = max(row[1] for row in rows)
+    return ChunkHead(damaged.pos, rows[-1][0], len(rows), size, total, high, 0)
 
 
 def load_bounds(connection: sqlite3.Connection, topic: str) -> list[Bounds]:
@@ -191,7 +232,6 @@ class CommitPlan(BatchPlanner):
         self._versions = versions
         self.assumes_new_marks: bool = marks is None
         self._found_marks = marks or {}
-        self.event_values: list[object] = []  # nine per event, in the order of `EVENT_COLUMNS`
         self.records: dict[Place, tuple[int, int, bytes] | None] = {}  # version, crc, value; None: deleted
         self.marks: dict[Place, tuple[int, int]] = {}
         self.mark_values: list[object] = []  # of runs: five per mark, as in the table
@@ -199,8 +239,7 @@ class CommitPlan(BatchPlanner):
         self.touched: list[PartitionState] = []
         self.first_version: int = log_state.version
         self._restores = False  # what another log gave out, also of partitions without an event
-        self._values_before = 0  # the length of `event_values` when the batch under way began
-        self._before: list[tuple[PartitionState, int, int, int | None]] = []  # what it found in its partitions
+        self._before: list[tuple[PartitionState, int]] = []  # where partitions ended before the batch under way
         self._created: list[PartitionState] = []  # partitions that it is the first to append to
         self._marks_before: list[tuple[Place, StoredMark | None]] = []  # and among the marks
         self._version_before = log_state.version
@@ -210,7 +249,6 @@ class CommitPlan(BatchPlanner):
         self._before.clear()
         self._created.clear()
         self._marks_before.clear()
-        self._values_before = len(self.event_values)
         self._version_before = self._log_state.version
         result = self._decide(batch)
         if self.assumes_new_marks and type(result) is Refused:
@@ -223,22 +261,36 @@ class CommitPlan(BatchPlanner):
         """Take over what was decided for batches that only append; False: it does not fit, decide them here."""
         if run.mark_checksums and not self.assumes_new_marks:
             return False
-        places = run.places()
         states = []
-        for topic, partition, before, after in places:
+        for topic, partition, before, after in run.places():
             state = self._log_state.partitions.get((topic, partition))
-            if state is None or state.lost or before != (state.id, state.tail, state.total, state.high_ts):
+            if state is None or state.lost or before[:2] != (state.id, state.tail) or after[1] > MAX_OFFSET:
                 return False
-            if after[1] > MAX_OFFSET:
-                return False
-            states.append(state)
-        self.event_values += chain.from_iterable(run.event_values(events))
+            states.append((state, after[1]))
+        rows = run.event_rows(events)
+        if len(states) == 1:
+            states[0][0].pending += rows
+        elif not self._share_out(rows, events):
+            return False
         self.mark_values += chain.from_iterable(run.mark_values(events))
-        for state, (_, _, _, after) in zip(states, places, strict=True):
+        for state, tail in states:
             if state.saved is None:
                 state.saved = (state.tail, state.total, state.high_ts)
                 self.touched.append(state)
-            _, state.tail, state.total, state.high_ts = after
+            state.tail = tail
+        return True
+
+    def _share_out(self, rows: list[EventRow], events: Sequence[Append]) -> bool:
+        """Add each row to its partition; False, and nothing is added, if they do not follow what is there."""
+        found: dict[tuple[str, int], list[EventRow]] = {}
+        for row, event in zip(rows, events, strict=True):
+            found.setdefault((event.topic, event.partition), []).append(row)
+        for place, some in found.items():
+            tail = self._log_state.partitions[place].tail
+            if [row[0] for row in some] != list(range(tail + 1, tail + 1 + len(some))):
+                return False
+        for place, some in found.items():
+            self._log_state.partitions[place].pending += some
         return True
 
     def _take_back(self) -> None:
@@ -250,9 +302,9 @@ class CommitPlan(BatchPlanner):
                 del self.marks[place]
             else:
                 self.marks[place] = found
-        del self.event_values[self._values_before :]
-        for state, tail, total, high_ts in reversed(self._before):
-            state.tail, state.total, state.high_ts = tail, total, high_ts
+        for state, tail in reversed(self._before):
+            del state.pending[len(state.pending) - (state.tail - tail) :]
+            state.tail = tail
         for state in reversed(self._created):
             self.touched.remove(state)
             self._log_state.drop(state)
@@ -263,6 +315,7 @@ class CommitPlan(BatchPlanner):
             if state.saved is not None:
                 state.tail, state.total, state.high_ts = state.saved
                 state.saved = None
+            state.pending.clear()
             if not state.stored:
                 self._log_state.drop(state)
         self._log_state.version = self.first_version
@@ -271,9 +324,23 @@ class CommitPlan(BatchPlanner):
         """The commit is on disk: what was planned is now true."""
         for state in self.touched:
             state.saved = None
+            state.pending.clear()
             if state.tail or self._restores:
                 state.stored = True
                 state.durable_tail = state.tail
+
+    def count_events(self) -> int:
+        return sum(len(state.pending) for state in self.touched)
+
+    def chunk_values(self) -> list[object]:
+        """Flat values of the chunks to add, as `COLUMNS` says. Totals and highest times come to what they will be."""
+        values: list[object] = []
+        for state in self.touched:
+            made, state.total, state.high_ts = pack_all(state.base, state.pending, state.total, state.high_ts)
+            state.loose += len(made)
+            for each in made:
+                values += each
+        return values
 
     def new_partitions(self) -> list[PartitionState]:
         return [state for state in self.touched if (state.tail or self._restores) and not state.stored]
@@ -290,24 +357,20 @@ class CommitPlan(BatchPlanner):
         state = self._log_state.partitions.get((event.topic, partition))
         if state is None or state.saved is None:
             state = self._touch(event, state)
-        tail, total, high = state.tail, state.total, state.high_ts
+        tail = state.tail
         if event.expect is not None and event.expect != tail:
             raise tail_conflict(event, tail)
         ts, id, key, headers, payload = event.ts, event.id, event.key, event.headers, event.payload
         offset = tail + 1
         if offset > MAX_OFFSET or not MIN_INT <= ts <= MAX_INT:
             raise not_storable(event) or Refused("the partition has no offset left", code="partition_full")
-        pos = state.base + offset
-        crc = event_checksum(pos, ts, id, key, headers, payload)
+        check_types(id, key, headers, payload)
         if not self._before or self._before[-1][0] is not state:
-            self._before.append((state, tail, total, high))
+            self._before.append((state, tail))
         state.tail = offset
-        state.total = total = total + event_bytes(event)
-        if high is None or ts >= high:
-            state.high_ts, high = ts, None
-        self.event_values += (pos, ts, total, crc, id, payload, high, key, headers)
+        state.pending.append((offset, ts, id, payload, key, headers))
         if dedupe is not None:
-            self._mark(event, dedupe, pos)
+            self._mark(event, dedupe, state.base + offset)
         return partition, offset, False
 
     def _touch(self, item: Append | StoredEvent | KeptTail | Mark, state: PartitionState | None) -> PartitionState:
@@ -382,12 +445,7 @@ class CommitPlan(BatchPlanner):
             )
         state.removed += event.offset - state.tail - 1
         state.tail = event.offset
-        state.total += event_bytes(event)
-        state.high_ts = event.ts if state.high_ts is None else max(state.high_ts, event.ts)
-        pos = state.base + event.offset
-        crc = event_checksum(pos, event.ts, event.id, event.key, event.headers, event.payload)
-        high = None if state.high_ts == event.ts else state.high_ts
-        self.event_values += (pos, event.ts, state.total, crc, event.id, event.payload, high, event.key, event.headers)
+        state.pending.append(as_row(event))
 
     # -- records
 

@@ -1,15 +1,14 @@
 """Reading the file.
 
-A page of events comes back as one row: SQLite concatenates each column, and a second column has the lengths to cut it
-by. It looks odd, and it is the same reason as for many-row inserts: with a busy thread beside it, 64 rows fetched
-one by one took 2.2 ms, in one row 0.3 ms.
+Small chunks come back many at a time, concatenated by SQLite. It looks odd, and it is the same reason as for many-row
+inserts: with a busy thread beside it, 64 rows fetched one by one took 2.2 ms, in one row 0.3 ms.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from itertools import repeat
+from contextlib import closing
 from pathlib import Path
 
 from mainspring.log.contract import (
@@ -23,36 +22,49 @@ from mainspring.log.contract import (
     StoredEvent,
     end_of_prefix,
     outline_of,
+    within_bytes,
 )
+from mainspring.log.engines.sqlite.chunks import MOST_EVENTS, SELECT_REST, Chunk, EventPart, as_event
 from mainspring.log.engines.sqlite.plan import load_bounds
+from mainspring.log.engines.sqlite.rows import any_rows, read_rows, row_since
 from mainspring.log.engines.sqlite.schema import (
-    EVENT_BYTES,
     MAX_OFFSET,
     OFFSET_BITS,
     connect_reader,
-    event_checksum,
     is_sound_mark,
     is_sound_record,
 )
 
 PAGE_ROWS = 256
 
-_PAGE = "FROM events WHERE pos >= :start AND pos < :end ORDER BY pos LIMIT"
-# `total` also counts events that were removed since, so behind holes a page may be smaller than it could be.
-_EVENTS = f"""
-    SELECT group_concat(pos), group_concat(ts), group_concat(crc),
-           group_concat(length(CAST(id AS BLOB))), CAST(group_concat(id, '') AS BLOB),
-           group_concat(ifnull(length(CAST(key AS BLOB)), -1)), CAST(group_concat(key, '') AS BLOB),
-           group_concat(ifnull(length(headers), -1)), CAST(group_concat(headers, '') AS BLOB),
-           group_concat(length(payload)), CAST(group_concat(payload, '') AS BLOB)
-    FROM (SELECT * FROM events WHERE pos >= :start AND pos <= coalesce(
-        (SELECT max(pos) FROM (SELECT pos, total {_PAGE} :limit)
-         WHERE total <= :bytes + (SELECT total - ({EVENT_BYTES}) {_PAGE} 1)),
-        (SELECT pos {_PAGE} 1))
-    ORDER BY pos)
+FEW_EVENTS = 32  # a chunk with fewer is read together with others
+
+# The first offset asked for, or the first that is not removed; and the chunk that holds it, or what may be the next.
+_ASKED = f"""
+    WITH RECURSIVE asked(start, seek) AS (
+        SELECT first, coalesce(
+            (SELECT pos FROM chunks WHERE pos <= :base + first AND pos > :base ORDER BY pos DESC LIMIT 1),
+            :base + first)
+        FROM (SELECT max(:start, head) AS first FROM partitions WHERE id = :base >> {OFFSET_BITS}))
 """
-_PROBE = f"SELECT pos, coalesce(high_ts, ts) {_PAGE} 1"
-_FIRST_SINCE = "SELECT pos FROM events WHERE pos >= ? AND pos < ? AND ts >= ? ORDER BY pos LIMIT 1"
+_CHUNKS = f"""
+    {_ASKED} SELECT start, CAST(events AS INTEGER), CAST(bytes AS INTEGER), pos, {SELECT_REST}
+    FROM asked CROSS JOIN chunks WHERE pos >= seek AND pos < :end ORDER BY pos
+"""
+# Small ones come back as one row: SQLite concatenates each column, and a second column has the lengths to cut it by.
+_TOGETHER = f"""
+    {_ASKED}, page(at, before, begin) AS (
+        SELECT (SELECT min(pos) FROM chunks WHERE pos >= seek AND pos < :end), seek - :base - start, 0 FROM asked
+        UNION ALL
+        SELECT (SELECT min(pos) FROM chunks WHERE pos > at AND pos < :end), before + c.events, begin + c.bytes
+        FROM page JOIN chunks c ON c.pos = at
+        WHERE before + c.events <= 0 OR before + c.events < :limit AND begin + c.bytes < :bytes)
+    SELECT start, sum(bytes), group_concat(pos), group_concat(CAST(crc AS INTEGER)),
+           group_concat(length(CAST(sums AS BLOB))), CAST(group_concat(sums, '') AS BLOB),
+           group_concat(length(CAST(data AS BLOB))), CAST(group_concat(data, '') AS BLOB)
+    FROM (SELECT * FROM asked CROSS JOIN page JOIN chunks ON pos = at ORDER BY at)
+"""
+_CHUNK_SINCE = "SELECT pos, high_ts FROM chunks WHERE pos >= ? AND pos < ? ORDER BY pos LIMIT 1"
 _RECORDS = (
     "SELECT key, version, crc, value FROM records WHERE space = ? AND key > ? AND key >= ? {} ORDER BY key LIMIT ?"
 )
@@ -64,6 +76,7 @@ class SqliteReader:
     def __init__(self, path: Path) -> None:
         self.connection: sqlite3.Connection = connect_reader(path)
         self._bases: dict[tuple[str, int], int] = {}
+        self._has_rows: bool = any_rows(self.connection)
 
     def close(self) -> None:
         self.connection.close()
@@ -85,11 +98,45 @@ class SqliteReader:
         base = self._base(topic, partition)
         if base is None or limit <= 0 or start > MAX_OFFSET:
             return []
-        page = self.connection.execute(
-            _EVENTS,
-            {"start": base + max(start, 1), "end": base + MAX_OFFSET + 1, "limit": limit, "bytes": max_bytes},
-        ).fetchone()
-        return [] if page[0] is None else _cut(topic, partition, page)
+        start = max(start, 1)
+        if self._has_rows:
+            self._has_rows = any_rows(self.connection)
+            if page := read_rows(self.connection, topic, partition, base, start, limit, max_bytes):
+                return page
+        found: list[StoredEvent] = []
+        read = 0
+        for begin, size, chunk in self._chunks(base, start, limit, max_bytes):
+            more = chunk.events(topic, partition, begin, limit - len(found))
+            if more is None:
+                found += _sound_events(topic, partition, chunk, begin, found)
+                if found:
+                    break  # there may be damage behind these
+                continue
+            found += more
+            read += size
+            if len(found) >= limit or (found and read >= max_bytes):
+                break
+        return found if read <= max_bytes else within_bytes(found, max_bytes)
+
+    def _chunks(self, base: int, start: int, limit: int, max_bytes: int) -> Iterator[tuple[int, int, Chunk]]:
+        """The first offset that is wanted, the bytes of the chunk, and the chunk: the one that holds it, and the next.
+
+        Of small ones, as many as are needed.
+        """
+        asked = {"base": base, "start": start, "end": base + MAX_OFFSET + 1, "limit": limit, "bytes": max_bytes}
+        with closing(self.connection.execute(_CHUNKS, asked)) as rows:
+            for begin, events, size, *values in rows:
+                chunk = Chunk(*values)
+                if events < FEW_EVENTS:
+                    asked["start"] = max(begin, chunk.first)
+                    break
+                yield begin, size, chunk
+            else:
+                return
+        begin, size, *columns = self.connection.execute(_TOGETHER, asked).fetchone()
+        for chunk in _cut(*columns):
+            yield begin, size, chunk
+            size = 0
 
     def outline(self, topic: str, partition: int, start: int, limit: int) -> list[Outline]:
         return [outline_of(event) for event in self.events(topic, partition, start, limit, 4 << 20)]
@@ -118,17 +165,31 @@ class SqliteReader:
         base = self._base(topic, partition)
         if bounds is None or base is None:
             return 1
-        low, high = bounds.head, bounds.tail + 1  # the answer lies in low..high
+        if self._has_rows and (found := row_since(self.connection, base, bounds.head, ts)) is not None:
+            return found
+        low, high = bounds.head, bounds.tail + 1  # a chunk that begins in low..high, or the one before, has the answer
         while low < high:
             middle = (low + high) // 2
-            place = {"start": base + middle, "end": base + high}
-            found = self.connection.execute(_PROBE, place).fetchone()
-            if found is None or found[1] >= ts:
+            chunk = self.connection.execute(_CHUNK_SINCE, (base + middle, base + high)).fetchone()
+            if chunk is None or chunk[1] >= ts:
                 high = middle
             else:
-                low = (found[0] & MAX_OFFSET) + 1
-        first = self.connection.execute(_FIRST_SINCE, (base + low, base + MAX_OFFSET + 1, ts)).fetchone()
-        return bounds.tail + 1 if first is None else first[0] & MAX_OFFSET
+                low = (chunk[0] & MAX_OFFSET) + 1
+        return self._first_since(topic, partition, low, ts) or bounds.tail + 1
+
+    def _first_since(self, topic: str, partition: int, start: int, ts: int) -> int | None:
+        while True:
+            try:
+                page = self.events(topic, partition, start, MOST_EVENTS, 1 << 20)
+            except DamagedEvent as damaged:
+                start = damaged.offset + 1
+                continue
+            if not page:
+                return None
+            for event in page:
+                if event.ts >= ts:
+                    return event.offset
+            start = page[-1].offset + 1
 
     # -- records and marks
 
@@ -177,61 +238,35 @@ class SqliteReader:
         ]
 
 
-def _cut(topic: str, partition: int, page: tuple[object, ...]) -> list[StoredEvent]:
-    """The events of a page, up to the first damaged one."""
+def _sound_events(topic: str, partition: int, chunk: Chunk, start: int, before: list[StoredEvent]) -> list[StoredEvent]:
+    """Those of a damaged chunk from an offset on, up to the first damaged one, which is named if nothing is before it.
+
+    Raises `DamagedEvent`."""
     found: list[StoredEvent] = []
-    columns = zip(
-        _numbers(page[0]),
-        _numbers(page[1]),
-        _numbers(page[2]),
-        _slices(page[3], page[4]),
-        _slices(page[5], page[6]),
-        _slices(page[7], page[8]),
-        _slices(page[9], page[10]),
-        strict=True,
-    )
-    for pos, ts, crc, raw_id, raw_key, headers, payload in columns:
-        assert raw_id is not None
-        assert payload is not None
-        try:
-            id = raw_id.decode()
-            key = None if raw_key is None else raw_key.decode()
-            sound = event_checksum(pos, ts, id, key, headers, payload) == crc
-        except UnicodeDecodeError:
-            id = raw_id.decode(errors="replace")
-            key = None if raw_key is None else raw_key.decode(errors="replace")
-            sound = False
-        event = StoredEvent(topic, partition, pos & MAX_OFFSET, id, ts, payload, key, headers)
-        if not sound:
-            if found:
-                return found
-            raise DamagedEvent(topic, partition, event.offset, event)
-        found.append(event)
+    for part in chunk.parts() or [EventPart(max(chunk.first, start), None, (start, 0, "", chunk.data, None, None))]:
+        if part.offset < start:
+            continue
+        if part.row is None:
+            if not found and not before:
+                raise DamagedEvent(topic, partition, part.offset, as_event(topic, partition, part.remains))
+            break
+        found.append(as_event(topic, partition, part.row))
     return found
 
 
-def _numbers(joined: object) -> Iterator[int]:
-    assert isinstance(joined, str)
-    return map(int, joined.split(","))
+def _cut(
+    positions: str | None, crcs: str, sums_lengths: str, sums: bytes | None, lengths: str, data: bytes
+) -> Iterator[Chunk]:
+    if positions is not None:
+        numbers = (map(int, positions.split(",")), map(int, crcs.split(",")))
+        yield from map(Chunk, *numbers, _pieces(sums_lengths, sums), _pieces(lengths, data))
 
 
-def _slices(lengths: object, joined: object) -> Iterator[bytes | None]:
-    """Pieces of `joined`; a length of -1 stands for NULL."""
-    assert isinstance(lengths, str)
-    if joined is None:
-        return repeat(None, lengths.count(",") + 1)
-    assert isinstance(joined, bytes)
-    return _pieces(_numbers(lengths), joined)
-
-
-def _pieces(lengths: Iterator[int], joined: bytes) -> Iterator[bytes | None]:
-    start = 0
-    for length in lengths:
-        if length < 0:
-            yield None
-        else:
-            yield joined[start : start + length]
-            start += length
+def _pieces(lengths: str, joined: bytes | None) -> Iterator[bytes]:
+    joined, start = joined or b"", 0
+    for length in map(int, lengths.split(",")):
+        yield joined[start : start + length]
+        start += length
 
 
 def _checked(space: str, key: str, version: int, crc: int, value: bytes) -> Record:

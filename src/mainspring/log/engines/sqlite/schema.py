@@ -1,18 +1,20 @@
 """The file: its tables and format number, the way from older formats to this one, and how a connection is set up.
 
-**Events** are rows of one table whose integer key is the partition's number shifted left by 43 bits, plus the offset.
-Integer keys make the shortest and fastest b-tree SQLite has; events of one partition lie together in offset order, and
-a publish is an insert at the end of its partition's range, whatever lies in the other ranges. 43 bits hold 8.8 million
-million offsets; the 20 bits left hold a million partitions. The view `readable_events` shows topic, partition and
-offset.
+**Events** lie in chunks (`chunks`): rows of one table whose integer key is the partition's number shifted left by 43
+bits, plus the offset of the first event. Integer keys make the shortest and fastest b-tree SQLite has; chunks of one
+partition lie together in offset order, and a publish is an insert at the end of its partition's range, whatever lies in
+the other ranges. 43 bits hold 8.8 million million offsets; the 20 bits left hold a million partitions.
 
-Two columns save an index each. `total` is the number of bytes ever appended to the partition up to and with this event,
-so sizes are a subtraction. `high_ts` is the highest time up to and with this event (NULL when that is its own `ts`): it
-never falls, so the first event of a given time is found by bisection, also when clocks stepped back.
+Two columns save an index each. `total` is the number of bytes ever appended to the partition up to the chunk's end, so
+sizes are a subtraction. `high_ts` is the highest time up to there: it never falls, so the first event of a given time
+is found by bisection, also when clocks stepped back.
 
-**Partitions** keep the tail, total and highest time as of the last removal, and how much was removed. The tail is the
-higher of this one and the last event's offset, so an append needs not touch this table, and offsets are not reused
-after the last event was removed.
+Up to format 2 each event was a row of the table `events`, with the same keys (`rows`). Those of a partition all lie
+before its chunks.
+
+**Partitions** keep the tail, total and highest time as of the last removal, how much was removed, and the head: what
+lies before it in its chunk is removed. The tail is the higher of this one and the last event's offset, so an append
+needs not touch this table, and offsets are not reused after the last event was removed.
 
 Columns that reads need before they know whether they want the payload stand before it: SQLite reads a row from the
 left.
@@ -36,7 +38,7 @@ from zlib import crc32
 from mainspring.log.contract import FormatError
 
 APPLICATION_ID: Final = 0x4D53504C  # "MSPL": `file log.sqlite3` and our own boot tell our files from others'
-FORMAT: Final = 2
+FORMAT: Final = 3
 OFFSET_BITS: Final = 43
 MAX_OFFSET: Final = (1 << OFFSET_BITS) - 1
 MAX_PARTITION_ID: Final = (1 << 20) - 2  # the key after its last one is still a 64-bit integer
@@ -105,13 +107,42 @@ CREATE VIEW readable_records AS
 # Marks of before have no checksum, and are forgotten soon.
 _FORMAT_2 = "ALTER TABLE marks ADD COLUMN crc INTEGER;"
 
+# Events of before stay where they are until they are put into chunks (`upkeep`).
+_FORMAT_3 = """
+CREATE TABLE chunks (
+    pos      INTEGER PRIMARY KEY,
+    last     INTEGER NOT NULL,
+    events   INTEGER NOT NULL,
+    bytes    INTEGER NOT NULL,
+    total    INTEGER NOT NULL,
+    high_ts  INTEGER NOT NULL,
+    head_crc INTEGER NOT NULL,
+    crc      INTEGER NOT NULL,
+    sums     BLOB NOT NULL,
+    data     BLOB NOT NULL
+);
+ALTER TABLE partitions ADD COLUMN head INTEGER NOT NULL DEFAULT 1;
+DROP VIEW readable_events;
+"""
+
+# Who only reads an older file sees these instead of what it lacks; names of `temp` come before those of the file.
+_READ_AS: Final[dict[int, str]] = {
+    2: "CREATE TEMP VIEW marks AS SELECT *, NULL AS crc FROM main.marks;",
+    3: """
+        CREATE TEMP TABLE chunks (
+            pos INTEGER PRIMARY KEY, last, events, bytes, total, high_ts, head_crc, crc, sums, data
+        );
+        CREATE TEMP VIEW partitions AS SELECT *, 1 AS head FROM main.partitions;
+    """,
+}
+
 # What `contract.event_bytes` counts, in SQL.
 EVENT_BYTES: Final = (
     "length(payload) + length(CAST(id AS BLOB)) + ifnull(length(CAST(key AS BLOB)), 0) + ifnull(length(headers), 0)"
 )
 
 # Each entry brings a file from the format before it; entry n makes format n. Old entries never change.
-MIGRATIONS: Final[dict[int, str]] = {1: _FORMAT_1, 2: _FORMAT_2}
+MIGRATIONS: Final[dict[int, str]] = {1: _FORMAT_1, 2: _FORMAT_2, 3: _FORMAT_3}
 
 
 # -- checksums
@@ -241,9 +272,17 @@ def preallocate_wal(path: Path) -> None:
 
 
 def connect_reader(path: Path) -> sqlite3.Connection:
-    """For reading only, beside a writer in this process or another."""
+    """For reading only, beside a writer in this process or another. An older file looks like one of this format."""
     connection = _connect(path, "ro")
-    connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KB}")
+    try:
+        connection.execute(f"PRAGMA cache_size = -{READER_CACHE_KB}")
+        found = format_of(connection)
+        if found < FORMAT:
+            connection.execute("PRAGMA temp_store = MEMORY")
+            connection.executescript("".join(script for version, script in _READ_AS.items() if found < version))
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -258,12 +297,13 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     )
 
 
-def check_format(path: Path) -> None:
-    """For a reader, which cannot migrate: the file must be a log of exactly this format."""
+def check_format(path: Path) -> int:
+    """For a reader, which cannot migrate: the file must be a log of this format, or of an older one; gives which."""
     with closing(_connect(path, "ro")) as connection:
         found = format_of(connection)
-    if found != FORMAT:
+    if not 0 < found <= FORMAT:
         raise FormatError(
-            f"the log has format {found}; this version of Mainspring reads format {FORMAT}",
-            remedy="start the node once to bring an older log up to date; for a newer one use the newer version",
+            f"the log has format {found}; this version of Mainspring knows formats up to {FORMAT}",
+            remedy="use the newer version that wrote it",
         )
+    return found

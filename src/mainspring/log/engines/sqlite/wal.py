@@ -16,7 +16,7 @@ The format is described on https://www.sqlite.org/fileformat2.html#walformat.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from operator import ne
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import msgspec
 
+from mainspring.log.engines.sqlite.chunks import COLUMNS, Chunk, ChunkHead
 from mainspring.log.engines.sqlite.schema import (
     MAX_OFFSET,
     OFFSET_BITS,
@@ -45,6 +46,7 @@ _INTEGER_BYTES: Final = (0, 1, 2, 3, 4, 6, 8, 8, 0, 0)  # by what a row says of 
 _CHECKSUM: Final = "its checksum is damaged"
 
 Checksum = tuple[int, int]
+Row = tuple[Any, ...]
 PageBefore = Callable[[int], bytes | None]  # what a page was before a frame
 
 
@@ -114,9 +116,8 @@ class Wal:
         found: dict[int, int] = {}
         for frame in self.frames:
             if frame.is_sound:
-                for pos in row_numbers(frame.content):
-                    if pos >> OFFSET_BITS > 0:
-                        found[pos >> OFFSET_BITS] = max(found.get(pos >> OFFSET_BITS, 0), pos & MAX_OFFSET)
+                for pos, last in _ends(frame.content):
+                    found[pos >> OFFSET_BITS] = max(found.get(pos >> OFFSET_BITS, 0), last)
         return found
 
     def rewritten(self, *, trust_damaged: bool) -> bytes:
@@ -319,9 +320,19 @@ def _mended(order: str, data: bytes, before: Checksum, wanted: Checksum) -> Iter
 # -- what is in a page
 
 
-def row_numbers(page: bytes) -> Iterator[int]:
-    """The keys of the rows in a page of a table; none for any other page."""
-    return (number for number, _ in _rows(page) if number is not None)
+def _ends(page: bytes) -> Iterator[tuple[int, int]]:
+    """The keys of the events and chunks in a page, and the last offset of each; none for any other page."""
+    for number, row in _rows(page):
+        if number is not None and number >> OFFSET_BITS > 0:
+            head = _head_of(number, row)
+            yield number, head.last if head is not None and head.is_sound() else number & MAX_OFFSET
+
+
+def _head_of(number: int, row: Row | None) -> ChunkHead | None:
+    """What a row says of a chunk, if it is one: its numbers are in the page also where its data goes on in another."""
+    if row is None or len(row) not in (len(COLUMNS), len(COLUMNS) - 2):
+        return None
+    return ChunkHead(number, *row[1:7]) if all(type(each) is int for each in row[1:7]) else None
 
 
 def counters_of(page: bytes) -> dict[str, int]:
@@ -330,12 +341,15 @@ def counters_of(page: bytes) -> dict[str, int]:
 
 
 def damaged_rows(page: bytes) -> int:
-    """How many events, records and marks in the page have a checksum that does not fit."""
+    """How many chunks, events, records and marks in the page have a checksum that does not fit."""
     return sum(1 for number, row in _rows(page) if row is None or not _is_sound(number, row))
 
 
-def _is_sound(number: int | None, row: Sequence[Any]) -> bool:
+def _is_sound(number: int | None, row: Row) -> bool:
     try:
+        if number is not None and number >> OFFSET_BITS and (head := _head_of(number, row)) is not None:
+            chunk = Chunk(number, *row[7:]) if len(row) == len(COLUMNS) else None
+            return head.is_sound() and (chunk is None or (chunk.is_sound() and chunk.sums_are_sound()))
         if number is not None and number >> OFFSET_BITS and len(row) == 9:
             _, ts, _, _, crc, id, key, headers, payload = row
             text = None if key is None else key.decode()
@@ -350,13 +364,10 @@ def _is_sound(number: int | None, row: Sequence[Any]) -> bool:
     return True
 
 
-Row = tuple[Any, ...]
-
-
 def _rows(page: bytes) -> Iterator[tuple[int | None, Row | None]]:
     """The rows of a leaf with their numbers, if they have any; None for a row that cannot be read.
 
-    The rows of other pages, and those that go on in another page, are left out."""
+    Of a row that goes on in another page, these are the numbers it begins with. Other pages have none."""
     if page[0] not in (_LEAF, _INDEX_LEAF):
         return
     (count,) = struct.unpack_from(">H", page, 3)
@@ -370,16 +381,13 @@ def _rows(page: bytes) -> Iterator[tuple[int | None, Row | None]]:
         number = None
         if page[0] == _LEAF:
             number, at = _varint(padded, at)
-        if at + size > len(page):
-            yield number, ()
-            continue
         try:
-            yield number, _row(padded, at)
+            yield number, _row(padded, at, whole=at + size <= len(page))
         except (IndexError, ValueError):
             yield number, None
 
 
-def _row(page: bytes, begin: int) -> Row:
+def _row(page: bytes, begin: int, *, whole: bool) -> Row:
     length, at = _varint(page, begin)
     kinds: list[int] = []
     while at < begin + length:
@@ -387,6 +395,8 @@ def _row(page: bytes, begin: int) -> Row:
         kinds.append(kind)
     values: list[Any] = []
     for kind in kinds:
+        if kind > 11 and not whole:
+            break
         size = (kind - 12) // 2 if kind > 11 else _INTEGER_BYTES[kind]
         piece = page[at : at + size]
         at += size

@@ -39,6 +39,7 @@ from typing import Any, Final
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import Batch, LogGone, LogUnavailable, Place, Restorable, Result, lookups_for
+from mainspring.log.engines.sqlite.chunks import COLUMNS
 from mainspring.log.engines.sqlite.files import FileWatch
 from mainspring.log.engines.sqlite.plan import (
     VERSIONS_PER_RESERVATION,
@@ -47,18 +48,21 @@ from mainspring.log.engines.sqlite.plan import (
     PartitionState,
     UnknownMarks,
 )
+from mainspring.log.engines.sqlite.rows import any_rows
 from mainspring.log.engines.sqlite.schema import (
-    EVENT_BYTES,
     connect_writer,
     is_sound_mark,
     mark_checksum,
     migrate,
     preallocate_wal,
 )
+from mainspring.log.engines.sqlite.upkeep import FEW_CHUNKS, convert_rows, put_together, remove_below, remove_offsets
 from mainspring.log.engines.sqlite.wal import wal_of
 
 COMMITS_THAT_LOOK_FIRST = 32  # after one that found a mark it had assumed to be new
 COMMITS_OF_A_BUSY_LOG = 64  # from then on it pays to preallocate the WAL; most logs of tests never get there
+
+COMMITS_PER_UPKEEP: Final = 64
 
 LOOK_S: Final = 0.25  # between two looks at the names of the files while nothing is written
 COMMITS_PER_LOCK_LOOK: Final = 64  # while something is
@@ -68,7 +72,7 @@ _logger = logging.getLogger(__name__)
 Done = Callable[[list[Result]], None]
 Job = Callable[[], None]
 Statement = tuple[str, Sequence[object]]
-Removed = dict[PartitionState, tuple[int, int]]  # how many events of a partition, and their bytes
+Removed = dict[PartitionState, tuple[int, int, int]]  # how many events of a partition, their bytes, its new head
 
 
 class SqliteWriter:
@@ -95,6 +99,9 @@ class SqliteWriter:
         self._suspect = False
         self._commits = 0
         self._look_first = 0  # how many of the next commits look for their marks first
+        self._has_rows = any_rows(self._connection)  # of an older format
+        self._rows_passed_over: set[int] = set()  # partitions whose rows cannot be put into chunks
+        self._next_upkeep = COMMITS_PER_UPKEEP  # when so many commits were made
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mainspring-log-writer", daemon=True)
         self._thread.start()
@@ -123,6 +130,8 @@ class SqliteWriter:
                 job = self._jobs.get(timeout=LOOK_S)
             except Empty:
                 self._look(at_lock=True)
+                while self._jobs.empty() and self.keep_up():
+                    pass
                 continue
             if job is None:
                 return
@@ -132,9 +141,28 @@ class SqliteWriter:
             except Exception:  # only handing over can fail here, when the receiver is gone
                 _logger.exception("a commit's result could not be handed over")
             self._number_wal()
+            if self._commits >= self._next_upkeep and self._jobs.empty():
+                self.keep_up()
             if self._commits == COMMITS_OF_A_BUSY_LOG:
                 self._commits += 1
                 preallocate_wal(self._path)
+
+    def keep_up(self) -> bool:
+        """One step of upkeep, in this thread; False: there is nothing to do now."""
+        if self.gone is not None or self._suspect:
+            return False
+        self._next_upkeep = self._commits + COMMITS_PER_UPKEEP
+        try:
+            if self._has_rows:
+                self._has_rows = bool(convert_rows(self._connection, self.log_state, self._rows_passed_over))
+                if self._has_rows:
+                    return True
+            for state in self.log_state.partitions.values():
+                if state.loose > FEW_CHUNKS and put_together(self._connection, state):
+                    return True
+        except sqlite3.Error as error:
+            self._failed(error)
+        return False
 
     def _look(self, *, at_lock: bool) -> None:
         if self.gone is None:
@@ -216,7 +244,7 @@ class SqliteWriter:
 
     def _store(self, plan: CommitPlan, also: Sequence[Statement] = ()) -> None:
         """Put the plan into the file, and `also` with it."""
-        self._appended += len(plan.event_values) // len(EVENT_COLUMNS)
+        self._appended += plan.count_events()
         work = [*self._statements(plan), *also]
         removed: Removed = {}
         log_state = self.log_state
@@ -234,18 +262,19 @@ class SqliteWriter:
             self._connection.execute("COMMIT")
         if reserve:
             log_state.reserved_version = log_state.version + VERSIONS_PER_RESERVATION
-        for state, (count, size) in removed.items():
+        for state, (count, size, head) in removed.items():
             state.removed += count
             state.removed_bytes += size
+            state.head = head
         plan.settle()
 
     def _statements(self, plan: CommitPlan) -> list[Statement]:
         work: list[Statement] = []
         fresh = plan.new_partitions()
         if fresh:
-            rows = [value for state in fresh for value in (state.id, state.topic, state.partition, 0, 0, None, 0, 0)]
-            work += statements_for(INSERT_PARTITIONS, 8, rows)
-        work += insert_events(plan.event_values)
+            rows = [value for state in fresh for value in (state.id, state.topic, state.partition, 0, 0, None, 0, 0, 1)]
+            work += statements_for(INSERT_PARTITIONS, 9, rows)
+        work += insert_chunks(plan.chunk_values())
         if plan.records:
             written, deleted = plan.record_values()
             written[4::5] = as_blobs(written[4::5])
@@ -262,24 +291,17 @@ class SqliteWriter:
         return work
 
     def _remove(self, state: PartitionState, below: int, offsets: tuple[int, ...], removed: Removed) -> None:
-        work: list[tuple[str, str, Sequence[object]]] = []
-        if below > 1:
-            work.append((MEASURE_RANGE, DELETE_RANGE, (state.base, state.base + below)))
-        places = [state.base + offset for offset in set(offsets)]
-        for (measure, values), (delete, _) in zip(
-            statements_for(MEASURE_OFFSETS, 1, places), statements_for(DELETE_OFFSETS, 1, places), strict=True
-        ):
-            work.append((measure, delete, values))
-        count, size = removed.get(state, (0, 0))
-        for measure, delete, values in work:
-            more, more_size = self._connection.execute(measure, values).fetchone()
-            if more:
-                self._connection.execute(delete, values)
-                count, size = count + more, size + more_size
-        removed[state] = (count, size)
+        count, size, head = removed.get(state, (0, 0, state.head))
+        if below > head:
+            more, more_bytes, head = remove_below(self._connection, state.base, head, below)
+            count, size = count + more, size + more_bytes
+        if offsets:
+            more, more_bytes = remove_offsets(self._connection, state.base, head, offsets)
+            count, size = count + more, size + more_bytes
+        removed[state] = (count, size, head)
         self._connection.execute(
             UPDATE_PARTITION,
-            (state.tail, state.total, state.high_ts, state.removed + count, state.removed_bytes + size, state.id),
+            (state.tail, state.total, state.high_ts, state.removed + count, state.removed_bytes + size, head, state.id),
         )
 
     # -- the rest
@@ -355,12 +377,11 @@ class SqliteWriter:
 # commit are left out of its statements, and bytes go in as bytearrays. With 2,048 events to a commit that took the
 # processor time of an insert from 2.4 to 1.3 microseconds per event.
 
-MOST_ROWS = 512  # beyond this a statement gains nothing and its parameters (nine per event) take memory
+MOST_ROWS = 512  # beyond this a statement gains nothing and its parameters take memory
 
 COPIED_BYTES = 16_384  # copying more takes longer than the search for an adapter
 
-EVENT_COLUMNS = ("pos", "ts", "total", "crc", "id", "payload", "high_ts", "key", "headers")
-_MAY_BE_NULL = ("high_ts", "key", "headers")
+INSERT_CHUNKS = "INSERT INTO chunks VALUES {rows}"
 INSERT_PARTITIONS = "INSERT INTO partitions VALUES {rows}"
 WRITE_RECORDS = (
     "INSERT INTO records VALUES {rows} ON CONFLICT (space, key) DO UPDATE "
@@ -378,11 +399,9 @@ FIND_MARKS = (
     "SELECT group_concat(n || ' ' || pos || ' ' || until || ' ' || ifnull(crc, -1), ',') "
     "FROM asked CROSS JOIN marks m ON m.topic = asked.topic AND m.dedupe = asked.dedupe"
 )
-MEASURE_OFFSETS = f"SELECT count(*), ifnull(sum({EVENT_BYTES}), 0) FROM events WHERE pos IN (VALUES {{rows}})"
-DELETE_OFFSETS = "DELETE FROM events WHERE pos IN (VALUES {rows})"
-MEASURE_RANGE = f"SELECT count(*), ifnull(sum({EVENT_BYTES}), 0) FROM events WHERE pos > ? AND pos < ?"
-DELETE_RANGE = "DELETE FROM events WHERE pos > ? AND pos < ?"
-UPDATE_PARTITION = "UPDATE partitions SET tail = ?, total = ?, high_ts = ?, removed = ?, removed_bytes = ? WHERE id = ?"
+UPDATE_PARTITION = (
+    "UPDATE partitions SET tail = ?, total = ?, high_ts = ?, removed = ?, removed_bytes = ?, head = ? WHERE id = ?"
+)
 RESERVE_VERSIONS = "INSERT OR REPLACE INTO counters VALUES ('version', ?)"
 NUMBER_LOG = "INSERT OR IGNORE INTO counters VALUES ('log', random() >> 1)"
 NUMBER_WAL = (
@@ -407,17 +426,12 @@ def statements_for(template: str, width: int, values: Sequence[object]) -> Itera
         rows -= piece
 
 
-def insert_events(values: list[object]) -> Iterator[tuple[str, Sequence[object]]]:
-    """The statements that insert events: nine values each, in the order of `EVENT_COLUMNS`. Consumes the list."""
-    columns = list(EVENT_COLUMNS)
-    for name in _MAY_BE_NULL:
-        at, width = columns.index(name), len(columns)
-        if values[at::width].count(None) * width == len(values):
-            del values[at::width], columns[at]
-    for name in {"payload", "headers"}.intersection(columns):
-        column = slice(columns.index(name), None, len(columns))
-        values[column] = as_blobs(values[column])
-    return statements_for(f"INSERT INTO events ({', '.join(columns)}) VALUES {{rows}}", len(columns), values)
+def insert_chunks(values: list[object]) -> Iterator[Statement]:
+    """The statements that insert chunks, whose values are in the order of `COLUMNS`."""
+    width = len(COLUMNS)
+    for column in (width - 2, width - 1):
+        values[column::width] = as_blobs(values[column::width])
+    return statements_for(INSERT_CHUNKS, width, values)
 
 
 def as_blobs(column: Iterable[Any]) -> list[object]:

@@ -22,6 +22,7 @@ _TAGS: Final = {
     "groups": "Groups of competing consumers: where they stand, and how to move them.",
     "dead letters": "Events that a group gave up on, and how to send them again.",
     "schedules": "Events to be published later, once or again and again.",
+    "tasks": "Tasks of the program and their calls.",
     "messages": "Commands and queries for the kernel, and the messages that passed lately.",
     "schemas": "What the payloads of a topic look like, version by version.",
     "node": "How the node is doing.",
@@ -34,7 +35,8 @@ def build_document(operations: Sequence[Operation], version: str) -> dict[str, A
     described = [content for operation in operations for content in operation.contents]
     used = {model for content in described for model in content.models}
     models = sorted(used | {ProblemDocument}, key=lambda model: model.__name__)
-    refs, components = msgspec.json.schema_components(models, ref_template=_REF)
+    refs, found = msgspec.json.schema_components(models, ref_template=_REF)
+    components = {name: _plain(schema) for name, schema in found.items()}
     ref_of = dict(zip(models, refs, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
@@ -75,11 +77,33 @@ def _describe(operation: Operation, ref_of: dict[type, Schema]) -> dict[str, Any
         "responses": _responses(operation, ref_of),
     }
     if operation.body:
-        described["requestBody"] = {
-            "required": operation.body_required,
-            "content": _content(operation.body, ref_of),
-        }
+        described["requestBody"] = _request_body(operation, ref_of)
     return described
+
+
+def _request_body(operation: Operation, ref_of: dict[type, Schema]) -> dict[str, Any]:
+    """Generated clients have one type for a body, so CloudEvents, which have libraries of their own, are told aside."""
+    others = [content for content in operation.body if content.media_type.startswith("application/cloudevents")]
+    plain = [content for content in operation.body if content not in others]
+    body: dict[str, Any] = {"required": operation.body_required, "content": _content(plain, ref_of)}
+    if others:
+        body["description"] = f"Also {' and '.join(f'`{each.media_type}`' for each in others)}, or binary mode."
+        body["x-cloudevents"] = _content(others, ref_of)
+    return body
+
+
+def _plain(schema: Any) -> Any:
+    """The schema without what generators do not take: a tuple is an array of its length."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    plain = {name: _plain(value) for name, value in schema.items()}
+    if "prefixItems" in plain:
+        pieces = plain.pop("prefixItems")
+        alike = all(each == pieces[0] for each in pieces)
+        plain |= {"items": pieces[0] if alike else {"anyOf": pieces}, "minItems": len(pieces), "maxItems": len(pieces)}
+    return plain
 
 
 def _parameter(parameter: Parameter) -> dict[str, Any]:

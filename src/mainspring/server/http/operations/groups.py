@@ -14,7 +14,7 @@ from aiohttp import web
 from mainspring.bus import Caller, GroupInfo, Start, UnknownGroup
 from mainspring.bus.groups import LeaseView, MemberView
 from mainspring.server.http.call import MAX_INTEGER, Call
-from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
+from mainspring.server.http.table import NAME, POSITIVE, Operations, Parameter, described, gives, takes
 from mainspring.status import group_key
 
 DEFAULT_LEASES: Final = 200
@@ -88,7 +88,7 @@ def _measured(call: Call, info: GroupInfo) -> tuple[int | None, float | None]:
 @operation(
     "GET /groups",
     gives("The groups, by topic and name.", GroupListing),
-    parameters=(Parameter("topic", "Only groups of this topic."),),
+    parameters=(Parameter("topic", "Only groups of this topic.", NAME),),
     errors=(404,),
 )
 async def list_groups(call: Call) -> dict[str, list[GroupStatus]]:

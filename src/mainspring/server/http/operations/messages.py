@@ -19,7 +19,7 @@ from aiohttp import web
 
 from mainspring.json_text import check_json
 from mainspring.kernel import HeaderView, Inspector, Kernel
-from mainspring.message import MAX_DEPTH, Message, Metadata, Retry, encode_line, is_type
+from mainspring.message import MAX_DEPTH, TYPE_SHAPE, Message, Metadata, Retry, encode_line, is_type
 from mainspring.server.http.call import Call, json_response
 from mainspring.server.http.problem import HttpProblem, ProblemDocument, problem_response
 from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
@@ -34,6 +34,9 @@ _WORDS: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 operation: Final = Operations("messages")
 
 
+MessageId = Annotated[str, msgspec.Meta(min_length=1, max_length=1_000)]  # the headers of many messages are kept
+
+
 class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What to ask. `timeout` is in milliseconds; without it the node's default counts.
 
@@ -42,11 +45,11 @@ class MessageBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     kind: Literal["command", "query"]
-    type: str
+    type: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": f"^{TYPE_SHAPE.pattern}$"})]
     data: msgspec.Raw = msgspec.field(default_factory=lambda: msgspec.Raw(b"{}"))
     timeout: Annotated[float, msgspec.Meta(gt=0, le=LONGEST_TIMEOUT_MS)] | None = None
-    id: Annotated[str, msgspec.Meta(min_length=1)] | None = None
-    correlation: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    id: MessageId | None = None
+    correlation: MessageId | None = None
     retry: Retry | None = None
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import LEAST_EVERY_MS, Caller, Forbidden, Overlap, Published, Schedule, ScheduleInfo
+from mainspring.bus import LEAST_EVERY_MS, Caller, Forbidden, Name, Overlap, Published, Schedule, ScheduleInfo
 from mainspring.server.http.call import MAX_INTEGER, Call, json_response
 from mainspring.server.http.table import Operations, described, gives, takes
 
@@ -25,8 +25,8 @@ class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     for one name and time. With `overlap` skip, nothing is published while a group of the topic has events to settle.
     """
 
-    name: str
-    topic: str
+    name: Name
+    topic: Name
     payload: msgspec.Raw
     every: Annotated[int, msgspec.Meta(ge=LEAST_EVERY_MS, le=MAX_INTEGER)] | None = None
     cron: str | None = None
@@ -115,7 +115,7 @@ async def resume_schedule(call: Call) -> ScheduleInfo:
     return resumed
 
 
-@operation("POST /schedules/{schedule}/run", "Where the event is.", errors=(404, 503))
+@operation("POST /schedules/{schedule}/run", "Where the event is.", errors=(404, 422, 503))
 async def run_schedule(call: Call) -> Published:
     """Publish a schedule's event now.
 

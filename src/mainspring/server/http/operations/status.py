@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from mainspring.bus import UnknownGroup
+from mainspring.bus import Caller, Forbidden, UnknownGroup
 from mainspring.server.http.call import Call
 from mainspring.server.http.problem import bad_query
 from mainspring.server.http.table import Operations, Parameter
-from mainspring.status import FIGURES, RANGES, Attention, AttentionDesk, HistoryRow, group_key
+from mainspring.status import FIGURES, RANGES, Attention, AttentionDesk, HistoryRow, RefusedOutgoing, group_key
 
 operation: Final[Operations] = Operations("status")
 
@@ -37,6 +37,12 @@ class HistoryView(msgspec.Struct, frozen=True):
     points: list[dict[str, float]]
 
 
+class RefusedOutgoingList(msgspec.Struct, frozen=True):
+    """The first thousand."""
+
+    refused: list[RefusedOutgoing]
+
+
 @operation("GET /attention", "What needs a person, the most urgent kind first.")
 async def show_attention(call: Call) -> Attention:
     """What failed and will not mend itself.
@@ -46,6 +52,18 @@ async def show_attention(call: Call) -> Attention:
     """
     desk = call.face.node.attention or AttentionDesk(clock=call.bus.clock, bus=call.bus)
     return await desk.report(call.caller)
+
+
+@operation("GET /outgoing", "What was refused, oldest first.")
+async def show_refused_outgoing(call: Call) -> RefusedOutgoingList:
+    """What programs published in their own transactions (PostgreSQL) and the node refused.
+
+    For those who may do everything. `Bus.RetryOutgoing` and `Bus.DropOutgoing` deal with them.
+    """
+    if isinstance(call.caller, Caller) and call.caller.is_limited:
+        raise Forbidden("this token may not see what transactions published", remedy="use one with the scope admin")
+    desk = call.face.node.attention
+    return RefusedOutgoingList([] if desk is None or desk.refused is None else await desk.refused.page(limit=1_000))
 
 
 @operation("GET /history", "The figures.", parameters=(_RANGE,))

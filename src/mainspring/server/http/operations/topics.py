@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import Forbidden, PartitionOffsets, TopicConfig, encode_topic
+from mainspring.bus import Forbidden, Name, PartitionOffsets, TopicConfig, check_name, encode_topic
 from mainspring.json_text import check_text, refuse_duplicates
 from mainspring.server.http.call import Call, json_response
 from mainspring.server.http.table import Operations, Parameter, described, gives, takes
@@ -34,11 +34,20 @@ class Rights(msgspec.Struct, frozen=True):
     subscribe_refusal: str = msgspec.field(name="subscribeRefusal")
 
 
+TopicBody: type = msgspec.defstruct(
+    "TopicBody",
+    [("topic", Name)]
+    + [(each.encode_name, each.type | None, None) for each in msgspec.structs.fields(TopicConfig)[1:]],
+    namespace={"__doc__": "Settings of a topic. What is left out stays as it is; null is the default."},
+    forbid_unknown_fields=True,
+)
+
+
 @operation(
     "POST /topics",
     gives("The topic is new; its settings.", TopicConfig, status=201),
     gives("The topic was there; its settings now.", TopicConfig),
-    body=takes(TopicConfig),
+    body=takes(TopicBody),
     errors=(409, 503),
 )
 async def put_topic(call: Call) -> web.Response:
@@ -111,6 +120,7 @@ async def show_offsets(call: Call) -> dict[str, Any]:
 @operation("GET /topics/{topic}/rights", "The rights.")
 async def show_rights(call: Call) -> Rights:
     """What the caller may do with a topic."""
+    check_name("topic", call.topic)
     publish, subscribe = await _refusal(call, "publish"), await _refusal(call, "subscribe")
     return Rights(call.topic, not publish, not subscribe, publish, subscribe)
 
