@@ -22,7 +22,21 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("loop", "log", "bus", "checks", "sdk", "kernel", "runs", "beats", "tasks", "engines", "start", "endurance")
+PARTS = (
+    "loop",
+    "log",
+    "bus",
+    "checks",
+    "sdk",
+    "kernel",
+    "runs",
+    "beats",
+    "tasks",
+    "engines",
+    "web",
+    "start",
+    "endurance",
+)
 
 
 def measure(part: str, options: list[str], tree: Path = ROOT) -> dict[str, Any]:

@@ -116,6 +116,7 @@ def told(answer: Reply) -> tuple[int, str]:
         "/topics/{}/offsets",
         "/groups/{}/g",
         "/groups/{}/g/leases",
+        "/groups/{}/g/members",
         "/groups?topic={}",
         "/schemas/{}",
         "/schemas/{}/1",
@@ -151,6 +152,10 @@ async def test_a_group_of_somebody_else_is_neither_joined_nor_moved_nor_deleted(
     async with node.socket(BILLING) as socket:
         assert (await socket.subscribe("orders.paid", "billing"))["type"] == "OK"
         assert (await socket.next())["type"] == "MESSAGE"
+        (seen,) = (await node.get(f"{group}/members", SUB)).json["members"]
+        (known,) = (await node.get(f"{group}/members", ROOT)).json["members"]
+        assert (seen["agent"], seen["address"]) == ("billing", ""), "where it is, only an admin is told"
+        assert known == {**seen, "address": "127.0.0.1"}
         async with node.socket(SUB) as thief:
             assert (await thief.subscribe("orders.paid", "billing"))["code"] == "forbidden"
             assert (await thief.subscribe("orders.paid", "mine"))["type"] == "OK", "a group of its own needs no scope"

@@ -41,7 +41,7 @@ def schemas(given: bytes) -> None:
     """Compile both, compare both ways, and ask whether the value fits."""
     try:
         writer, reader, value = json.loads(given)
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, RecursionError):  # the text was changed beyond recognition
         return
     usable = []
     for schema in (writer, reader):

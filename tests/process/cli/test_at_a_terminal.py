@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +52,33 @@ def test_why_a_node_did_not_start_is_said_once(tmp_path: Path) -> None:
     assert seen.startswith(f"mainspring: not started: {REASON}")
     assert seen.count(REASON) == 1
     assert "{" not in seen
+
+
+def test_under_reload_it_is_said_too_and_the_watch_goes_on(tmp_path: Path) -> None:
+    screen, terminal = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mainspring", "serve", "nothing:app", "--reload", "--port", "0", "--engine", "memory"],
+        stdin=subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=terminal,
+        cwd=tmp_path,
+        env=clean_environment(),
+    )
+    os.close(terminal)
+    try:
+        seen = b""
+        while not seen.endswith(b"\n"):
+            seen += os.read(screen, 4096)
+        assert seen.decode().startswith(f"mainspring: not started: {REASON}")
+        assert process.poll() is None
+        (tmp_path / "nothing.py").write_text("from mainspring import App\napp = App('shop')\n")
+        while b"nothing:app is ready at http://" not in seen:
+            seen += os.read(screen, 4096)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        os.close(screen)
 
 
 @pytest.mark.parametrize("redirected", ["out", "err"])

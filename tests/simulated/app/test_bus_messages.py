@@ -119,5 +119,5 @@ async def test_describe_shows_every_message_of_the_bus_with_a_description(world:
         if page >= answer["pages"]:
             break
     ours = [each for each in types if each["type"].startswith("Bus.")]
-    assert len(ours) == 26
+    assert len(ours) == 29
     assert all(each["description"] and not each["description"].startswith("Handles") for each in ours)

@@ -6,6 +6,8 @@ import json
 import random
 from typing import Any
 
+from msgspec import UNSET
+
 from mainspring.bus import Bus
 from mainspring.log import Log, MemoryEngine
 from mainspring.loop import Loop
@@ -42,6 +44,31 @@ async def test_every_node_sees_who_has_what(town: Town) -> None:
         (2, 0, 3),
         (2, 0, 3),
     ]
+
+
+@in_town
+async def test_every_node_says_who_the_members_are_and_what_they_hold(town: Town) -> None:
+    first, second = town.nodes
+    joined = town.clock.wall_ms()
+    await first.connect("ada").subscribe("t", "g", BEGINNING, max_inflight=1)
+    await first.connect("bob").subscribe("t", "g", max_inflight=1)
+    grace = second.connect("grace")
+    await grace.subscribe("t", "g", max_inflight=5)
+    await grace.publish_many("t", 6)
+    await settle(0.1)
+    here = [(each.agent, each.node, each.inflight) for each in first.bus.groups.members("t", "g")]
+    held = next(count for name, _, count in here if name == "grace")
+    assert here == [("ada", "node-1", 1), ("bob", "node-1", 1), ("grace", "node-2", held)]
+    assert held == second.bus.groups.members("t", "g")[0].inflight == 4
+    there = second.bus.groups.members("t", "g")
+    assert [(each.agent, each.node, each.inflight) for each in there[1:]] == [
+        ("ada", "node-1", UNSET),  # what node-1 has is known of both together
+        ("bob", "node-1", UNSET),
+    ]
+    assert all(joined <= each.since <= town.clock.wall_ms() and not each.program for each in there)
+    grace.close()
+    await settle(0.1)
+    assert [each.agent for each in first.bus.groups.members("t", "g")] == ["ada", "bob"]
 
 
 @in_town

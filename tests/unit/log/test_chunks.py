@@ -318,3 +318,18 @@ async def test_what_is_removed_step_by_step_is_counted_once(tmp_path: Path) -> N
             await log.open()
     assert (await log.commit(Batch([Append("t", 0, "next", 1, b"1")]))).offsets == ((0, 31, False),)
     await log.close()
+
+
+async def test_retention_does_not_believe_damaged_numbers(tmp_path: Path) -> None:
+    """A chunk that seems to end before it does must not be deleted with the events behind that."""
+    path = tmp_path / "log"
+    log = Log(SqliteEngine(path))
+    await log.open()
+    for n in range(3):
+        await log.commit(Batch([Append("t", 0, f"id-{n}{m}", 1, b"1") for m in range(10)]))
+    await log.close()
+    alter(path, "UPDATE chunks SET last = 12 WHERE last = 20")
+    await log.open()
+    await log.commit(Batch([Remove("t", 0, below=15)]))
+    assert [event.offset for event in await log.read("t", 0, 1, 100)] == list(range(15, 31))
+    await log.close()

@@ -56,9 +56,9 @@ _TOGETHER = f"""
     {_ASKED}, page(at, before, begin) AS (
         SELECT (SELECT min(pos) FROM chunks WHERE pos >= seek AND pos < :end), seek - :base - start, 0 FROM asked
         UNION ALL
-        SELECT (SELECT min(pos) FROM chunks WHERE pos > at AND pos < :end), before + c.events, begin + c.bytes
+        SELECT (SELECT min(pos) FROM chunks WHERE pos > at AND pos < :end), before + max(1, c.events), begin + c.bytes
         FROM page JOIN chunks c ON c.pos = at
-        WHERE before + c.events <= 0 OR before + c.events < :limit AND begin + c.bytes < :bytes)
+        WHERE before + max(1, c.events) <= 0 OR before + max(1, c.events) < :limit AND begin + c.bytes < :bytes)
     SELECT start, sum(bytes), group_concat(pos), group_concat(CAST(crc AS INTEGER)),
            group_concat(length(CAST(sums AS BLOB))), CAST(group_concat(sums, '') AS BLOB),
            group_concat(length(CAST(data AS BLOB))), CAST(group_concat(data, '') AS BLOB)

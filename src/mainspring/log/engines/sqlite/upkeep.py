@@ -63,14 +63,15 @@ def remove_below(connection: sqlite3.Connection, base: int, head: int, below: in
     if row is None:
         return count, size, below
     boundary, chunk = _both(row)
-    end = boundary.pos + 1 if boundary.last < below else boundary.pos
+    whole = boundary.is_sound() and boundary.last < below  # if not even that is certain, it stays
+    end = boundary.pos + 1 if whole else boundary.pos
     first = connection.execute(_FIRST, (base, end)).fetchone()
     if first is not None:
-        events, whole = connection.execute(_MEASURE, (base, end)).fetchone()
+        events, more = connection.execute(_MEASURE, (base, end)).fetchone()
         gone, gone_bytes = _measure(Chunk(*first), 0, head)
         connection.execute(_DELETE, (base, end))
-        count, size = count + events - gone, size + whole - gone_bytes
-    if boundary.last >= below:
+        count, size = count + events - gone, size + more - gone_bytes
+    if not whole:
         events, part = _measure(chunk, head, below)
         count, size = count + events, size + part
         below = min((row[0] for row in _rows_of(chunk) if row[0] >= below), default=below)
@@ -153,9 +154,9 @@ def put_together(connection: sqlite3.Connection, state: PartitionState) -> bool:
 def _merge(connection: sqlite3.Connection, state: PartitionState, run: list[ChunkHead]) -> bool:
     first, last = run[0].pos, run[-1].pos
     rows: list[EventRow] = []
-    for values in connection.execute(_BETWEEN, (first, last)).fetchall():
+    for head, values in zip(run, connection.execute(_BETWEEN, (first, last)).fetchall(), strict=True):
         chunk = Chunk(*values)
-        if not chunk.is_sound():
+        if not chunk.is_sound() or not head.is_sound():
             state.tidied = chunk.first + 1
             return True
         rows += chunk.rows()

@@ -33,6 +33,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, Final
@@ -63,6 +64,7 @@ COMMITS_THAT_LOOK_FIRST = 32  # after one that found a mark it had assumed to be
 COMMITS_OF_A_BUSY_LOG = 64  # from then on it pays to preallocate the WAL; most logs of tests never get there
 
 COMMITS_PER_UPKEEP: Final = 64
+PARTITIONS_PER_UPKEEP: Final = 32
 
 LOOK_S: Final = 0.25  # between two looks at the names of the files while nothing is written
 COMMITS_PER_LOCK_LOOK: Final = 64  # while something is
@@ -157,9 +159,11 @@ class SqliteWriter:
                 self._has_rows = bool(convert_rows(self._connection, self.log_state, self._rows_passed_over))
                 if self._has_rows:
                     return True
-            for state in self.log_state.partitions.values():
-                if state.loose > FEW_CHUNKS and put_together(self._connection, state):
+            loose = (state for state in self.log_state.partitions.values() if state.loose > FEW_CHUNKS)
+            for state in islice(loose, PARTITIONS_PER_UPKEEP):
+                if put_together(self._connection, state):
                     return True
+            return next(loose, None) is not None
         except sqlite3.Error as error:
             self._failed(error)
         return False
