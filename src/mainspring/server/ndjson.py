@@ -85,8 +85,7 @@ class LineOrigin:
     def take(self, line: bytes | None) -> None:
         """One line from the peer."""
         if line is None:
-            self.unfinished += 1
-            self._kernel.reject(self, 413, TOO_LONG)
+            self.reject(413, TOO_LONG)
             return
         if line[:1] != b"{" and not line.strip(_BLANK):
             return
@@ -111,6 +110,11 @@ class LineOrigin:
                 self.flush()  # a fault does not wait behind the slice it happened in
         self.progressed()
         return True
+
+    def reject(self, code: int, why: str) -> None:
+        """Answer what is no message."""
+        self.unfinished += 1
+        self._kernel.reject(self, code, why)
 
     def settled(self) -> None:
         self.unfinished -= 1

@@ -107,8 +107,7 @@ class PortConnection(NdjsonConnection):
         if not self._has_begun:
             self._has_begun = True
             if b"A" <= data[:1] <= b"Z":
-                self.unfinished += 1
-                self._kernel.reject(self, 400, _HTTP)
+                self.reject(400, _HTTP)
                 self.end()
                 return
         super().data_received(data)

@@ -15,6 +15,7 @@ import pytest
 from pymongo import MongoClient
 
 from mainspring.log import log_file, open_engine
+from mainspring.log.engines.sqlite.schema import FORMAT
 from tests.support.in_process import mainspring
 from tests.support.mongo_server import new_database
 from tests.support.nats_server import NatsServer, free_port, shared_server
@@ -51,8 +52,8 @@ def test_init_makes_the_file_and_check_leaves_it_as_it_is(elsewhere: Path) -> No
     assert "there already" in mainspring("engine", "init").stdout
     before = everything_in(elsewhere)
     found = checked(code=0)
-    assert (found["log"], found["format"], found["durable"], found["loss_window_s"]) == (True, 2, True, 0)
-    assert "log           there, format 2" in mainspring("engine", "check").stdout
+    assert (found["log"], found["format"], found["durable"], found["loss_window_s"]) == (True, FORMAT, True, 0)
+    assert f"log           there, format {FORMAT}" in mainspring("engine", "check").stdout
     assert everything_in(elsewhere) == before
 
 

@@ -55,7 +55,7 @@ def list_groups(
 
 @app.command()
 def show(topic: TopicArgument, group: GroupArgument, *, at: NodeOptions) -> None:
-    """Show a group: where it stands in each partition, and who is in it."""
+    """Show a group: where it is in each partition, and who is in it."""
     with at.connect() as connection:
         _show(connection.get(path("groups", topic, group)), at.as_json)
         if not at.as_json:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-TEXTS: Final = ("host", "engine", "node", "log_level", "log_format")
+TEXTS: Final = ("host", "engine", "node", "kernel_tcp", "log_level", "log_format")
 PATHS: Final = ("data", "kernel_socket", "loop_socket")
 NUMBERS: Final = ("port", "wait_for_engine")
 SWITCHES: Final = ("require_durable",)
