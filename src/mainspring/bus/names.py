@@ -23,7 +23,11 @@ DEAD_LETTERS: Final = ".DLQ"
 SYSTEM: Final = "system."  # how the names of topics begin that the node itself writes
 # For descriptions of the API. Beyond ASCII the pattern takes more than a name may hold: no such pattern knows what is
 # visible.
-NAME_SHAPE: Final[dict[str, int | str]] = {"minLength": 1, "maxLength": MAX_NAME_BYTES, "pattern": r"^[^\x00-\x20!-,;-@\[-^`{-\x7f]+$"}
+NAME_SHAPE: Final[dict[str, int | str]] = {
+    "minLength": 1,
+    "maxLength": MAX_NAME_BYTES,
+    "pattern": r"^[^\x00-\x20!-,;-@\[-^`{-\x7f]+$",
+}
 Name = Annotated[str, msgspec.Meta(extra_json_schema=NAME_SHAPE)]
 _PLAIN: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-:/")
 _JOINERS: Final = frozenset("\u200c\u200d")  # they cannot be seen, but some scripts and emoji are not written without
