@@ -19,6 +19,7 @@ async def split(tmp_path: Path) -> AsyncIterator[SplitCluster]:
     await cluster.end()
 
 
+@pytest.mark.timeout(600)
 async def test_behind_a_leader_that_is_alone_nothing_is_acknowledged_and_the_others_go_on(
     split: SplitCluster, name: str, node: OpenNode
 ) -> None:
