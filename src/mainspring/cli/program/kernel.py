@@ -19,7 +19,7 @@ import msgspec
 import typer
 
 from mainspring.cli.support.messages import TIMEOUT_MS, Wire, WireOptions
-from mainspring.cli.support.node_options import YesOption, confirm
+from mainspring.cli.support.node_options import ChosenIds, YesOption, confirm
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import (
     CommandFailed,
@@ -176,8 +176,6 @@ def restart(
 
 
 dead_messages: typer.Typer = Commands("List, send again and drop messages that failed.")
-LetterIds = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Letters, as `list` shows them.")]
-AllLetters = Annotated[bool, typer.Option("--all", help="All of them.")]
 
 
 @dead_messages.command("list")
@@ -197,37 +195,22 @@ def list_dead_messages(*, node: WireOptions, as_json: JsonOption = False) -> Non
 
 
 @dead_messages.command()
-def redrive(
-    ids: LetterIds = None, *, everything: AllLetters = False, node: WireOptions, as_json: JsonOption = False
-) -> None:
+def redrive(*, chosen: ChosenIds, node: WireOptions, as_json: JsonOption = False) -> None:
     """Send dead messages again, with all their attempts.
 
     Example: `dead-messages redrive --all`.
     """
-    found = node.ask("Syscall.Redrive", _chosen_letters(ids, everything))
+    found = node.ask("Syscall.Redrive", chosen.wanted())
     say_done(found, as_json, f"sent {found['count']} again")
 
 
 @dead_messages.command()
-def drop(
-    ids: LetterIds = None,
-    *,
-    everything: AllLetters = False,
-    yes: YesOption = False,
-    node: WireOptions,
-    as_json: JsonOption = False,
-) -> None:
+def drop(*, chosen: ChosenIds, yes: YesOption = False, node: WireOptions, as_json: JsonOption = False) -> None:
     """Drop dead messages. Nobody gets them any more."""
-    chosen = _chosen_letters(ids, everything)
-    confirm(f"Drop {'all' if everything else len(ids or ())} dead messages for good?", yes)
-    found = node.ask("Syscall.DropDeadLetters", chosen)
+    wanted = chosen.wanted()
+    confirm(f"Drop {chosen} dead messages for good?", yes)
+    found = node.ask("Syscall.DropDeadLetters", wanted)
     say_done(found, as_json, f"dropped {found['count']}")
-
-
-def _chosen_letters(ids: list[str] | None, everything: bool) -> dict[str, Any]:
-    if bool(ids) is everything:
-        raise typer.BadParameter("say which: IDs, or --all")
-    return {"all": True} if everything else {"ids": ids}
 
 
 def run(

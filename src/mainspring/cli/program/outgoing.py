@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from mainspring.cli.support.messages import WireOptions
 from mainspring.cli.support.moments import date_text
-from mainspring.cli.support.node_options import YesOption, confirm
+from mainspring.cli.support.node_options import ChosenIds, YesOption, confirm
 from mainspring.cli.support.options import Commands
 from mainspring.cli.support.output import safe, say, say_done, say_json, short
 
 app: typer.Typer = Commands("List, retry and drop what transactions published in vain.")
 
-Ids = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, as `list` shows them.")]
-Everything = Annotated[bool, typer.Option("--all", help="All of them.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="The answer as it came: one JSON line.")]
 
 
@@ -38,32 +36,19 @@ def list_outgoing(*, node: WireOptions, as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def retry(ids: Ids = None, *, everything: Everything = False, node: WireOptions, as_json: JsonOption = False) -> None:
+def retry(*, chosen: ChosenIds, node: WireOptions, as_json: JsonOption = False) -> None:
     """Try again what was refused. What is refused again stays in the list.
 
     Example: `outgoing retry --all`.
     """
-    found = node.ask("Bus.RetryOutgoing", _chosen(ids, everything))
+    found = node.ask("Bus.RetryOutgoing", chosen.wanted())
     say_done(found, as_json, f"{found['count']} are tried again")
 
 
 @app.command()
-def drop(
-    ids: Ids = None,
-    *,
-    everything: Everything = False,
-    yes: YesOption = False,
-    node: WireOptions,
-    as_json: JsonOption = False,
-) -> None:
+def drop(*, chosen: ChosenIds, yes: YesOption = False, node: WireOptions, as_json: JsonOption = False) -> None:
     """Drop what was refused. It is never published."""
-    chosen = _chosen(ids, everything)
-    confirm(f"Drop {'all' if everything else len(ids or ())} of what was refused for good?", yes)
-    found = node.ask("Bus.DropOutgoing", chosen)
+    wanted = chosen.wanted()
+    confirm(f"Drop {chosen} of what was refused for good?", yes)
+    found = node.ask("Bus.DropOutgoing", wanted)
     say_done(found, as_json, f"dropped {found['count']}")
-
-
-def _chosen(ids: list[str] | None, everything: bool) -> dict[str, Any]:
-    if bool(ids) is everything:
-        raise typer.BadParameter("say which: IDs, or --all")
-    return {"all": True} if everything else {"ids": ids}

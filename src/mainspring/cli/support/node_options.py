@@ -32,6 +32,23 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 @dataclass(frozen=True)
+class ChosenIds:
+    """Which of a list are to be changed; all must be said."""
+
+    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, as `list` shows them.")] = None
+    everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False
+
+    def wanted(self) -> dict[str, Any]:
+        """As the node is told."""
+        if bool(self.ids) is self.everything:
+            raise typer.BadParameter("say which: IDs, or --all")
+        return {"all": True} if self.everything else {"ids": self.ids}
+
+    def __str__(self) -> str:
+        return "all" if self.everything else str(len(self.ids or ()))
+
+
+@dataclass(frozen=True)
 class NodeAddress:
     """Where the node is and who asks."""
 

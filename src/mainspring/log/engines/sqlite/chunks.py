@@ -105,7 +105,7 @@ class Chunk(msgspec.Struct, frozen=True, gc=False):
 
     def events(self, topic: str, partition: int, start: int, limit: int) -> list[StoredEvent] | None:
         """The events from an offset on, at most `limit`; None when any of these may be damaged."""
-        if crc32(self.data, _seed(self.pos)) != self.crc:
+        if not self.is_sound():
             return None
         first = self.first
         about = len(self.sums) // 6  # events

@@ -103,7 +103,8 @@ class SqliteWriter:
         self._look_first = 0  # how many of the next commits look for their marks first
         self._has_rows = any_rows(self._connection)  # of an older format
         self._rows_passed_over: set[int] = set()  # partitions whose rows cannot be put into chunks
-        self._next_upkeep = COMMITS_PER_UPKEEP  # when so many commits were made
+        self._stored = 0  # transactions with events or records
+        self._next_upkeep = COMMITS_PER_UPKEEP  # when so many were stored
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="mainspring-log-writer", daemon=True)
         self._thread.start()
@@ -143,7 +144,7 @@ class SqliteWriter:
             except Exception:  # only handing over can fail here, when the receiver is gone
                 _logger.exception("a commit's result could not be handed over")
             self._number_wal()
-            if self._commits >= self._next_upkeep and self._jobs.empty():
+            if self._stored >= self._next_upkeep and self._jobs.empty():
                 self.keep_up()
             if self._commits == COMMITS_OF_A_BUSY_LOG:
                 self._commits += 1
@@ -153,7 +154,7 @@ class SqliteWriter:
         """One step of upkeep, in this thread; False: there is nothing to do now."""
         if self.gone is not None or self._suspect:
             return False
-        self._next_upkeep = self._commits + COMMITS_PER_UPKEEP
+        self._next_upkeep = self._stored + COMMITS_PER_UPKEEP
         try:
             if self._has_rows:
                 self._has_rows = bool(convert_rows(self._connection, self.log_state, self._rows_passed_over))
@@ -249,6 +250,7 @@ class SqliteWriter:
     def _store(self, plan: CommitPlan, also: Sequence[Statement] = ()) -> None:
         """Put the plan into the file, and `also` with it."""
         self._appended += plan.count_events()
+        self._stored += 1
         work = [*self._statements(plan), *also]
         removed: Removed = {}
         log_state = self.log_state
