@@ -104,7 +104,7 @@ def test_a_schedule_that_failed_comes_first_and_says_why(node: tuple[str, Path],
     page.page.locator(".detail").get_by_text("ValueError: no numbers for last year").first.wait_for()
     page.see("2 schedules, 1 failed last time.")
     page.page.locator(".detail").get_by_role("button", name="Pause").click()
-    page.page.locator(".detail").get_by_text("paused").wait_for()
+    page.page.locator(".detail").get_by_text("paused", exact=True).wait_for()
     name = "/schedules/app%2Fshop%2Fyearly"
     assert call(url, name)[1]["paused"] is True
     page.page.locator(".detail").get_by_role("button", name="Resume").click()
