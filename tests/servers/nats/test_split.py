@@ -18,7 +18,6 @@ from tests.support.nats_history import History, leader_of
 from tests.support.nats_partition import SplitCluster
 from tests.support.nats_server import NatsServer
 
-
 MESSAGES_TO_TAKE_BACK = 120  # which keeps the server busy for longer than anybody here waits
 
 

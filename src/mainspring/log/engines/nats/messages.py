@@ -9,7 +9,8 @@ their numbers.
 **Following.** The server keeps a short-lived consumer for us that starts at the message we need next. It lives in one
 server's memory and needs no acknowledgements; when it is lost, or silent, or skips a message, another one is made that
 starts where we are. So it is when the consumer's server is behind the others: after a split a server may take minutes
-to catch up, and what the others have stored for us meanwhile would not come. Messages are pulled, not pushed, so that a node which is slow to apply them is never flooded.
+to catch up, and what the others have stored for us meanwhile would not come. Messages are pulled, not pushed, so that a
+node which is slow to apply them is never flooded.
 
 Waking up for a message, and a transaction for it, cost more than the message. A node that only follows, while others
 write hundreds of small commits a second, reads nothing for some milliseconds after each message, and then what has
