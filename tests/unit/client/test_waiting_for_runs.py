@@ -1,4 +1,4 @@
-"""`outcome` waits, as `await handle.result()` of Temporal does: for ever unless it is given a timeout, which then holds.
+"""`outcome` waits, as `handle.result()` of Temporal does: for ever unless it is given a timeout, which then holds.
 
 The node may be slow, away, or without its log for a while. The verb is the same in a program, a client and SyncClient.
 """
