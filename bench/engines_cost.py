@@ -194,7 +194,8 @@ async def processor_time(
                     "writer_us": round(writer, 2),
                     **({"follower_us": round(statistics.mean(followers), 2)} if followers else {}),
                 }
-                progress("engines", f"{kind} on {address('').partition(':')[0]}", figures[kind])
+                ids = " with ids" if dedupe else ""
+                progress("engines", f"{kind} on {address('').partition(':')[0]}{ids}", figures[kind])
     return figures
 
 

@@ -29,9 +29,9 @@ class NodeCost(NamedTuple):
 
 
 # Measured with `python -m bench.engines --cost` on a busy machine with two cores, rounded (see scale.md).
-NATS = NodeCost(writer=9.5, follower=3.5, writer_commit=560, follower_commit=100)
-POSTGRESQL = NodeCost(writer=5.5, follower=0.25, writer_commit=500, follower_commit=170)  # of the nodes alone
-SQLITE = NodeCost(writer=5.7, follower=0, writer_commit=170, follower_commit=0)  # has one node
+NATS = NodeCost(writer=8.5, follower=2.7, writer_commit=520, follower_commit=75)
+POSTGRESQL = NodeCost(writer=5.5, follower=0.12, writer_commit=500, follower_commit=170)  # of the nodes alone
+SQLITE = NodeCost(writer=4.6, follower=0, writer_commit=200, follower_commit=0)  # has one node
 
 SIZES = (1, 3, 10, 100)
 
