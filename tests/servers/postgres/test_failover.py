@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import asyncpg
 import pytest
 
-from mainspring.log import Append, Batch, LogGone, Receipt
-from mainspring.log.engines.postgres import PostgresEngine
+from mainspring.log import Append, Batch, EngineSetup, LogGone, LogMissing, Receipt
+from mainspring.log.engines.postgres import FACTORY, PostgresEngine
+from mainspring.log.engines.sqlite import SqliteEngine
 from tests.support.client_node import eventually
 from tests.support.postgres import Postgres, running_postgres
 
@@ -18,6 +20,12 @@ _PRIMARY = ("wal_level=replica", "max_wal_senders=4", "hot_standby=on")
 def address(*servers: Postgres) -> str:
     hosts = ",".join(f"127.0.0.1:{server.port}" for server in servers)
     return f"postgresql://{servers[0].user}@{hosts}/postgres?patience_ms=30000"
+
+
+def made(url: str, folder: Path) -> PostgresEngine:
+    engine = FACTORY.open(url, EngineSetup(folder))
+    assert isinstance(engine, PostgresEngine)
+    return engine
 
 
 async def commit(engine: PostgresEngine, name: str) -> Receipt:
@@ -71,14 +79,14 @@ async def test_with_a_synchronous_standby_nothing_acknowledged_is_lost_doubled_o
             await node.close()
 
 
-async def test_a_standby_that_lacks_acknowledged_commits_is_noticed() -> None:
+async def test_a_standby_that_lacks_acknowledged_commits_is_noticed_and_what_it_lacks_is_kept(tmp_path: Path) -> None:
     with running_postgres(*_PRIMARY) as primary:
         node = PostgresEngine(address(primary))
         await node.open()
         await commit(node, "old")
         await node.close()
         with running_postgres(standby_of=primary, start=False) as copy:
-            node = PostgresEngine(address(primary, copy))
+            node = made(address(primary, copy), tmp_path)
             await node.open()
             await commit(node, "lost")  # acknowledged by the primary alone
             failed: list[BaseException] = []
@@ -90,7 +98,35 @@ async def test_a_standby_that_lacks_acknowledged_commits_is_noticed() -> None:
                 await commit(node, "next")
             assert isinstance(failed[0], LogGone)
             await node.close()
+            kept = SqliteEngine(tmp_path / "postgresql-mainspring.sqlite3.replaced-1", read_only=True)
+            await kept.open()
+            assert [(event.offset, event.id) for event in await kept.read("t", 0, 1, 9)] == [(2, "lost")]
+            await kept.close()
             again = PostgresEngine(address(copy))
             await again.open()
             assert (await commit(again, "next")).offsets == ((0, 2, False),)
             await again.close()
+
+
+async def test_a_dropped_schema_is_not_begun_anew_by_a_node_that_was_part_of_it(tmp_path: Path) -> None:
+    with running_postgres() as server:
+        node = made(address(server), tmp_path)
+        await node.open()
+        await commit(node, "e")
+        await node.close()
+        sql = await asyncpg.connect(server.url("postgres"))
+        await sql.execute("DROP SCHEMA mainspring CASCADE")
+        await sql.close()
+        setup = EngineSetup(tmp_path)
+        with pytest.raises(LogMissing, match="was part of one") as refused:
+            await made(address(server), tmp_path).open()
+        assert "--begin-anew" in refused.value.remedy
+        with pytest.raises(LogMissing):
+            await FACTORY.init(address(server), setup)
+        found = await FACTORY.inspect(address(server), setup)
+        assert (found.log, found.gone) == (False, True)
+        assert await FACTORY.init(address(server), EngineSetup(tmp_path, begin_anew=True))
+        node = made(address(server), tmp_path)
+        await node.open()
+        assert (await commit(node, "e")).offsets == ((0, 1, False),)
+        await node.close()

@@ -20,6 +20,8 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import uuid_utils
@@ -49,8 +51,10 @@ from mainspring.log.contract import (
     Watched,
     are_well_formed,
     event_bytes,
+    log_gone,
     lookups_for,
 )
+from mainspring.log.engines.history import LogTrace, keep_aside
 from mainspring.log.engines.postgres import tables
 from mainspring.log.engines.postgres.connection import (
     DEFAULT_SCHEMA,
@@ -120,6 +124,8 @@ class PostgresEngine(Watched):
         self._step = step
         self._new_id = new_id
         self._recent = RecentEvents(recent_bytes)
+        self.aside: Path | None = None  # beside it a log file is made of what only this node has seen
+        self.trace: LogTrace | None = None
         self._connections: PostgresConnections | None = None
         self._tasks = BackgroundTasks(_logger, "the PostgreSQL engine")
         self._committing = asyncio.Lock()
@@ -158,7 +164,9 @@ class PostgresEngine(Watched):
         self._fault = None
         self._node = self._new_id()
         async with connections.reader() as connection:
-            await tables.migrate(connection, self.address.schema, self.address.lock)
+            await _make_unless_gone(connection, self.address, self.trace, begin_anew=False)
+            if self.trace is not None:
+                self.trace.remember(self.address.schema, self.address.shown)
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 (newest,) = await connection.fetch(self._sql.newest)
                 tails = await self._reader.tails(connection)
@@ -297,11 +305,26 @@ class PostgresEngine(Watched):
                 "this node was away for longer than the log keeps news for it",
                 remedy="start it again; to bridge longer absences raise keep_ms in the address",
             )
+        await self._keep_recent()
         return LogGone(
             f"the server has another history than this node has seen: commit {number} is not there. A standby that "
             "had not received everything was promoted, or a backup was restored",
-            remedy="start the node again; acknowledged commits may be lost (use synchronous standbys)",
+            remedy="start the node again; acknowledged commits may be lost (use synchronous standbys); `mainspring "
+            "engine compare` shows what only a log that was kept aside holds",
         )
+
+    async def _keep_recent(self) -> None:
+        """Make a log file of the newest events that this node has written: they may be nowhere else."""
+        held = self._recent.held()
+        if not held or self.aside is None or self._fault is not None:
+            return
+        path, self.aside = self.aside, None  # once
+        try:
+            kept = await keep_aside(path, held)
+        except (MainspringError, OSError) as failure:
+            _logger.error("what only this node has seen could not be kept: %s", failure)
+        else:
+            _logger.error("the newest events that this node has written are kept in %s", kept)
 
     def _absorb(self, number: int, token: str, version: int, effects: Sequence[CommitEffects]) -> None:
         """Take in one commit, and tell who watches."""
@@ -798,14 +821,34 @@ class _Statements:
 
 
 def open_engine(url: str, setup: EngineSetup) -> PostgresEngine:
-    return PostgresEngine(url, clock=setup.clock, new_id=setup.new_id)
+    engine = PostgresEngine(url, clock=setup.clock, new_id=setup.new_id)
+    engine.aside = Path(setup.data_dir) / f"postgresql-{engine.address.schema}.sqlite3"
+    engine.trace = _trace(engine.address, setup)
+    return engine
+
+
+def _trace(address: PostgresAddress, setup: EngineSetup) -> LogTrace:
+    """Of this database alone: a data directory may be used with another one next."""
+    place = sha256(address.shown.encode()).hexdigest()[:8]
+    return LogTrace(Path(setup.data_dir) / f"postgresql-{address.schema}-{place}.log-id")
+
+
+async def _make_unless_gone(
+    connection: Any, address: PostgresAddress, trace: LogTrace | None, *, begin_anew: bool
+) -> list[str]:
+    """Make what is missing, but no empty log where one was, unless that is wanted; what was made, in words."""
+    if trace is not None and trace.exists and not await tables.find_version(connection, address.schema):
+        if not begin_anew:
+            raise log_gone(f"there is no log at {address.shown}, and this node was part of one there")
+        trace.forget()
+    return await tables.migrate(connection, address.schema, address.lock)
 
 
 async def init(url: str, setup: EngineSetup) -> list[str]:
     """Make the schema and its tables, or bring them to this version; what was done, in words."""
     address = parse_address(url)
     async with _visit(address) as connection:
-        return await tables.migrate(connection, address.schema, address.lock)
+        return await _make_unless_gone(connection, address, _trace(address, setup), begin_anew=setup.begin_anew)
 
 
 async def inspect(url: str, setup: EngineSetup) -> Inspection:
@@ -823,6 +866,7 @@ async def inspect(url: str, setup: EngineSetup) -> Inspection:
         replicas=replicas,
         durability=durability,
         loss_window_s=0 if durability.durable else None,
+        gone=not version and _trace(address, setup).exists,
     )
 
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from mainspring.log.contract import StoredEvent, within_bytes
+from mainspring.log.contract import KeptTail, StoredEvent, within_bytes
 from mainspring.log.engines.postgres.plan import Partition
 from mainspring.log.engines.postgres.tables import DraftEvent
 
@@ -72,6 +72,16 @@ class RecentEvents:
         """Events of these partitions were removed."""
         for topic, partition, _, _ in removed:
             self._drop((topic, partition))
+
+    def held(self) -> list[tuple[list[StoredEvent], KeptTail]]:
+        """All of them, by partition, and where it ends."""
+        return [
+            (
+                [StoredEvent(topic, partition, offset, *event) for offset, _, event in kept.events],
+                KeptTail(topic, partition, kept.tail),
+            )
+            for (topic, partition), kept in self._kept.items()
+        ]
 
     def read(self, place: Partition, start: int, limit: int, max_bytes: int) -> list[StoredEvent] | None:
         """The answer, when all of it is here; None when the server must be asked."""
