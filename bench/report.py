@@ -55,8 +55,11 @@ NAMES = {
     "jetstream_always": "JetStream, fsync always",
     "redis_everysec": "Redis Streams, everysec",
     "redis_always": "Redis Streams, fsync always",
+    "celery": "Celery on Redis, everysec",
+    "taskiq_stream": "taskiq, Redis stream, everysec",
+    "taskiq_list": "taskiq, Redis list, everysec",
 }
-SYNCED_LATER = ("jetstream_default", "redis_everysec")
+SYNCED_LATER = ("jetstream_default", "redis_everysec", "celery", "taskiq_stream", "taskiq_list")
 LEGEND = {
     "a": "Mainspring: on disk before the answer",
     "b": "peer: on disk before the answer",
@@ -151,6 +154,9 @@ PUBLISH_TEXT = """\
 The lean client makes frames by joining bytes and gives no ids. The other two are the client that we ship, which
 does."""
 DELIVER_TEXT = "Until the last event is acknowledged; publisher and consumer are lean clients."
+BESIDE = """
+The machine's limits beside it: {fsyncs} fsyncs, {round_trips} round trips over loopback and {callbacks_asyncio}
+callbacks of a bare asyncio loop per second, each one after the other."""
 SIZES_TEXT = """\
 The first five publish to a node that has so much and to a new one, in turns; cost is the processor time of the node per
 event. Stored events come with a thousandth as many other topics. Events without keys go to all partitions, so that a
@@ -250,6 +256,10 @@ def plots(found: Figures) -> dict[str, str]:
         made["latency.svg"] = bars(
             f"From publish to delivery at 1,000 events per second{remark}", "milliseconds, p50", groups, LEGEND
         )
+    if "end_to_end" in found.get("tasks", ()):
+        shapes = {"enqueue": "enqueue", "workers start on a full queue": "drain", "enqueued to done": "end_to_end"}
+        groups = {text: _bars(found["tasks"][shape]) for text, shape in shapes.items()}
+        made["tasks.svg"] = bars(f"Tasks that do nothing{remark}", "tasks per second", groups, LEGEND)
     kinds = {text: _points(found.get("sizes", {}).get(kind, {})) for kind, text in SIZES.items()}
     if any(kinds.values()):
         axis = "cost of an operation, times its cost with little (dashed: the same); the number is for the largest size"
@@ -278,11 +288,12 @@ def page(found: Figures) -> str:
         for part, (title, _) in PARTS.items()
         if "failed" in found.get(part, ())
     ]
-    sections = [*_head(found["conditions"]), *failed, *_goals(found), *_limits(found), *_bus(found.get("bus", {}))]
+    sections = [*_head(found["conditions"]), *failed, *_goals(found), *_limits(found), *_bus(found)]
     sections += [*_client_and_log(found), *_sizes(found.get("sizes", {}))]
     for part, (title, more) in PARTS.items():
         if part not in OWN_SECTIONS and part in found and "failed" not in found[part]:
-            sections += [f"## {title}", *_part(part, found[part]), _repeat(part, more)]
+            plot = [f"![{title}]({part}.svg)"] if part == "tasks" else []
+            sections += [f"## {title}", *plot, *_part(part, found[part]), _repeat(part, more)]
     return "\n\n".join([*sections, "## Not in this run", REST]) + "\n"
 
 
@@ -316,11 +327,15 @@ def _goals(found: Figures) -> list[str]:
 def _limits(found: Figures) -> list[str]:
     figures = found.get("limits", {}).get("per_s", {})
     rows = [(text, *_figure(figures[name])) for name, text in LIMITS.items() if name in figures]
+    if not rows:
+        return []
     return ["## Raw limits", LIMITS_TEXT, _table(("", "per second", "spread"), rows), _repeat("limits", [])]
 
 
-def _bus(bus: Figures) -> list[str]:
-    parts: list[str] = []
+def _bus(found: Figures) -> list[str]:
+    bus, parts = found.get("bus", {}), []
+    limits = {name: _figure(figure)[0] for name, figure in found.get("limits", {}).get("per_s", {}).items()}
+    beside = BESIDE.format(**limits) if limits else ""
     for key, title, plot, text, owns in (
         ("publish", "Publishing", "publish.svg", PUBLISH_TEXT, ("ours", "client_many", "client_each")),
         ("end_to_end", "Publishing, delivering, acknowledging", "deliver.svg", DELIVER_TEXT, ("ours",)),
@@ -333,7 +348,13 @@ def _bus(bus: Figures) -> list[str]:
                 times = (_with_spread(_at(bus, f"{key}.times.{own}.{name}")) for own in owns)
                 rows.append((shown, *_figure(bus[key][name]), *times))
         head = ("", "events per second", "spread", *(f"times, {NAMES[own].partition(', ')[2]}" for own in owns))
-        parts += [f"## {title}", f"![{title}: events per second]({plot})", text, _table(head, rows), _repeat("bus", [])]
+        parts += [
+            f"## {title}",
+            f"![{title}: events per second]({plot})",
+            text + beside,
+            _table(head, rows),
+            _repeat("bus", []),
+        ]
     return [*parts, *_latency(bus.get("load", {}))]
 
 
@@ -384,6 +405,8 @@ def _sizes(sizes: Figures) -> list[str]:
         for kind, text in SIZES.items()
         for size, each in sizes.get(kind, {}).items()
     ]
+    if not rows:
+        return []
     head = (
         "",
         "size",
