@@ -145,8 +145,8 @@ SETTING = """\
 Client and server share the machine. Payloads have 200 bytes; at most 4,096 events are under way. Quotas are off. Peers
 run with their defaults but for what their name says; their clients are nats-py and redis-py, on uvloop like ours."""
 GOALS_NOTE = """\
-With `BENCH_BEFORE=OTHER` in the environment the lone publisher is compared with another checkout, in turns. Long logs
-need `--long`."""
+With `BENCH_BEFORE=OTHER` in the environment the lone publisher is compared with another checkout, in
+turns."""
 LIMITS_TEXT = """\
 What the machine can do at most, whatever runs on it. A program that waits for each fsync stores no more than the disk
 syncs; one that waits for each answer gets no more than loopback carries."""
@@ -290,10 +290,10 @@ def page(found: Figures) -> str:
     ]
     sections = [*_head(found["conditions"]), *failed, *_goals(found), *_limits(found), *_bus(found)]
     sections += [*_client_and_log(found), *_sizes(found.get("sizes", {}))]
-    for part, (title, more) in PARTS.items():
+    for part, (title, _) in PARTS.items():
         if part not in OWN_SECTIONS and part in found and "failed" not in found[part]:
             plot = [f"![{title}]({part}.svg)"] if part == "tasks" else []
-            sections += [f"## {title}", *plot, *_part(part, found[part]), _repeat(part, more)]
+            sections += [f"## {title}", *plot, *_part(part, found[part]), _repeat(part)]
     return "\n\n".join([*sections, "## Not in this run", REST]) + "\n"
 
 
@@ -320,7 +320,7 @@ def _goals(found: Figures) -> list[str]:
         figure = _at(found, goal.path)
         if figure is not None:
             text = goal.text.format(stored=f"{stored:,}", replayed=f"{replayed:,}")
-            rows.append((text, *_figure(figure), goal.goal, f"`python -m bench {goal.path.partition('.')[0]}`"))
+            rows.append((text, *_figure(figure), goal.goal, _command(goal.path.partition(".")[0])))
     return ["## In short", _table(("", "measured", "spread", "goal", "repeat"), rows), GOALS_NOTE]
 
 
@@ -329,7 +329,7 @@ def _limits(found: Figures) -> list[str]:
     rows = [(text, *_figure(figures[name])) for name, text in LIMITS.items() if name in figures]
     if not rows:
         return []
-    return ["## Raw limits", LIMITS_TEXT, _table(("", "per second", "spread"), rows), _repeat("limits", [])]
+    return ["## Raw limits", LIMITS_TEXT, _table(("", "per second", "spread"), rows), _repeat("limits")]
 
 
 def _bus(found: Figures) -> list[str]:
@@ -353,7 +353,7 @@ def _bus(found: Figures) -> list[str]:
             f"![{title}: events per second]({plot})",
             text + beside,
             _table(head, rows),
-            _repeat("bus", []),
+            _repeat("bus"),
         ]
     return [*parts, *_latency(bus.get("load", {}))]
 
@@ -373,7 +373,7 @@ def _latency(load: Figures) -> list[str]:
     ]
     head = ("", "", "p50, ms", "spread", "p99, ms", "spread", "our p50 in parts of it", "spread")
     plot = "![From publish to delivery at 1,000 events per second](latency.svg)"
-    return ["## From publish to delivery", plot, _table(head, rows), _repeat("bus", [])] if rows else []
+    return ["## From publish to delivery", plot, _table(head, rows), _repeat("bus")] if rows else []
 
 
 def _client_and_log(found: Figures) -> list[str]:
@@ -392,10 +392,10 @@ def _client_and_log(found: Figures) -> list[str]:
     return [
         "## Processor time",
         _table(head, rows),
-        _repeat("sdk", []),
+        _repeat("sdk"),
         "## The log",
         *_part("log", found.get("log", {})),
-        _repeat("log", PARTS["log"][1]),
+        _repeat("log"),
     ]
 
 
@@ -422,7 +422,7 @@ def _sizes(sizes: Figures) -> list[str]:
         "![Cost against size](sizes.svg)",
         SIZES_TEXT,
         _table(head, rows),
-        _repeat("sizes", PARTS["sizes"][1]),
+        _repeat("sizes"),
     ]
 
 
@@ -479,8 +479,12 @@ def _table(head: tuple[str, ...], rows: list[Any]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def _repeat(part: str, more: list[str]) -> str:
-    return f"Repeat it: `python -m bench {' '.join([part, *more])}`"
+def _command(part: str) -> str:
+    return f"`python -m bench {' '.join([part, *PARTS[part][1]])}`"
+
+
+def _repeat(part: str) -> str:
+    return f"Repeat it: {_command(part)}"
 
 
 def main() -> int:
