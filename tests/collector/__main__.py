@@ -115,7 +115,7 @@ def wait_for(condition: Callable[[], bool], started: subprocess.Popen[bytes]) ->
     end = time.monotonic() + PATIENCE_S
     while not condition():
         if started.poll() is not None or time.monotonic() > end:
-            sys.exit(f"{started.args} did not start")
+            sys.exit(f"{started.args!r} did not start")
         time.sleep(0.05)
 
 
