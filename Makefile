@@ -5,6 +5,7 @@
 #   make test    run all tests
 #   make check   linters, types, import direction, the rules of the house
 #   make bench   measure, one JSON object per part
+#   make bench-report  measure for some 25 minutes, and write docs/benchmarks: a page with plots
 #   make pages   write the reference pages that are made from the code
 #   make docs    build the documentation as a site into build/site; a link that leads nowhere is an error
 #   make crash   kill nodes under load a thousand times, and look for anything lost
@@ -38,10 +39,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 3 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long docs crash power-cuts mutants simulate fuzz fuzz-openapi autobahn generators collector lowest lock release chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long bench-report docs crash power-cuts mutants simulate fuzz fuzz-openapi autobahn generators collector lowest lock release chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -22
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -23
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -73,6 +74,10 @@ bench: $(DEV)
 
 bench-long: $(DEV)
 	@$(BIN)/python -m bench --long $(ARGS)
+
+# On a quiet machine; ARGS=--quick takes two minutes and writes into build/benchmarks.
+bench-report: $(DEV)
+	@$(BIN)/python -m bench.report $(ARGS)
 
 # What docs/reference says about names, commands and settings is what the code says; tests compare.
 pages: $(DEV)
