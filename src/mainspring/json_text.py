@@ -123,6 +123,7 @@ class StrictDecoder(Generic[T]):
         self._decode = msgspec.json.Decoder(type).decode
         self._names: tuple[str, ...] = type.__struct_encode_fields__  # type: ignore[attr-defined]
         self._quoted = [f'"{name}"'.encode() for name in self._names]
+        self._raw = {each.encode_name for each in msgspec.structs.fields(type) if "Raw" in str(each.type)}  # type: ignore[arg-type]
         self._what = what
         self._remedy = remedy
 
@@ -132,12 +133,31 @@ class StrictDecoder(Generic[T]):
         try:
             found = self._decode(text)
         except msgspec.ValidationError as error:
-            raise JsonRefused(f"{error}.", code="bad_frame", remedy=self._remedy) from None
+            found = self._decode_again(text, error)
         except (msgspec.DecodeError, RecursionError) as error:
             raise why_unreadable(text, error, self._what) from None
         if _may_repeat(text, self._quoted):
             _refuse_repeated(text, self._what)
         return found
+
+    def _decode_again(self, text: bytes, error: Exception) -> T:
+        """The object of a text with integers that are written as 1.0; what is taken as it is stays as it is."""
+        try:
+            if "got `float`" in str(error):
+                members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+                for name in members.keys() - self._raw:
+                    members[name] = msgspec.Raw(_WHOLE.sub(_without_zeros, bytes(members[name])))
+                return self._decode(msgspec.json.encode(members))
+        except msgspec.ValidationError as second:
+            error = second
+        raise JsonRefused(f"{error}.", code="bad_frame", remedy=self._remedy) from None
+
+
+_WHOLE: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+\.0+(?![\d.eE])')  # a text, or a whole number with zeros
+
+
+def _without_zeros(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[0].startswith(b'"') else found[0].partition(b".")[0]
 
 
 def check_text(text: bytes, what: str) -> None:

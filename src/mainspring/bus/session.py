@@ -256,7 +256,7 @@ class Session:
         self._spend_on_batch(len(frame.events), size)
         events: Sequence[BatchEvent] = frame.events
         if any(event.payload_sha256 is not None for event in events):
-            events = [event if event.payload_sha256 is None else with_sha256(event) for event in events]
+            events = [with_sha256(event) for event in events]
         accepted = self._accept(frame.topic, events, self._caller_of(frame), bucket=self._bucket)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 

@@ -19,6 +19,8 @@ import msgspec
 from mainspring.client.errors import BadArgument, TimedOut
 from mainspring.client.frames import moment_ms
 from mainspring.durations import Duration, duration_ms
+from mainspring.errors import Fail
+from mainspring.loop import time_limit
 from mainspring.message import Retry
 from mainspring.retries import Backoff
 
@@ -32,6 +34,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 RUN_CHECK_MS: Final = 25  # between the first two looks at a run whose outcome is awaited
 LIMIT_S: Final = 30.0  # a question about a run that takes longer is given up
+SHORTEST_LOOK_S: Final = 1.0  # at a run whose outcome is awaited, however short the time for it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +306,7 @@ class NodeVerbs(ABC):
     async def outcome(
         self, run: str | StartedRun[Any], program: Any = None, /, *, timeout: Duration | None = None
     ) -> Outcome[Any]:
-        """Wait until a run is over: `Value`, `Failed` or `Cancelled`.
+        """Wait until a run is over: `Value`, `Failed` or `Cancelled`. Without a `timeout` there is no end to it.
 
         The value has the type that the program declares, if the run was started here or `program` is given. Raises
         TimedOut, and Fail with 404 when there is no such run.
@@ -313,17 +316,26 @@ class NodeVerbs(ABC):
         ends_ms = None if timeout is None else self.clock.now_ms() + duration_ms(timeout)
         while True:
             await self._while_in_work_here(str(run), ends_ms)
-            info = await self.insist(
-                lambda: self.query("Run.Outcome", {"id": str(run)}, timeout=LIMIT_S, reply=RunInfo)
-            )
-            found = _outcome(info, type)
-            if found is not None:
+            info = await self._look_at(str(run), ends_ms)
+            if info is not None and (found := _outcome(info, type)) is not None:
                 return found
             pause_ms, now_ms = pauses.failed(), self.clock.now_ms()
             if ends_ms is not None and now_ms >= ends_ms:
-                why = f": {info.error['message']}" if info.error else ""
-                raise TimedOut(f"run {run} is still {info.state}{why}", remedy="ask again with a longer timeout")
+                raise _still_waiting(str(run), info)
             await asyncio.sleep((pause_ms if ends_ms is None else min(pause_ms, ends_ms - now_ms)) / 1000)
+
+    async def _look_at(self, run: str, ends_ms: int | None) -> RunInfo | None:
+        """How a run stands; None when the node did not say so in time, or cannot read its log now."""
+        left_s = None if ends_ms is None else max((ends_ms - self.clock.now_ms()) / 1000, SHORTEST_LOOK_S)
+        try:
+            async with time_limit(left_s):
+                return await self.insist(lambda: self.run_info(run))
+        except TimeoutError:
+            return None
+        except Fail as error:
+            if error.code not in (503, 504):
+                raise
+            return None
 
     async def _while_in_work_here(self, run: str, ends_ms: int | None) -> None:  # noqa: B027 (a client is elsewhere)
         """Where the run is executed by this process, wait for its end, instead of asking again and again."""
@@ -442,6 +454,13 @@ def _value_type(program: Any) -> Any:
     from mainspring.runs import return_type  # who starts no runs need not pay for it
 
     return Any if program is None or isinstance(program, str) else return_type(program)
+
+
+def _still_waiting(run: str, info: RunInfo | None) -> TimedOut:
+    if info is None:
+        return TimedOut(f"the node did not say in time how run {run} stands", remedy="is it running? ask again")
+    why = f": {info.error['message']}" if info.error else ""
+    return TimedOut(f"run {run} is still {info.state}{why}", remedy="ask again with a longer timeout")
 
 
 def _outcome(info: RunInfo, type: Any) -> Outcome[Any] | None:

@@ -42,6 +42,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import msgspec
+import uuid_utils
 
 from mainspring.errors import MainspringError, MissingExtra
 from mainspring.loop import Clock
@@ -694,6 +695,7 @@ class EngineSetup(msgspec.Struct, frozen=True):
     clock: Clock | None = None  # for engines that wait for servers; the embedded ones never ask what time it is
     database: str = "mainspring"  # for engines that keep the log in one, unless the address names it
     begin_anew: bool = False  # of `init`: make an empty log also where one was and is gone
+    new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7())  # for engines that tell nodes or logs apart
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):

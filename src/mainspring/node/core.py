@@ -345,7 +345,9 @@ class Core:
         settings = self.settings
         if self._engine is None and settings.engine != "memory":
             narrow(Path(settings.data))
-        engine = self._engine or open_engine(settings.engine, settings.data, self.clock, database=settings.mongo_db)
+        engine = self._engine or open_engine(
+            settings.engine, settings.data, self.clock, database=settings.mongo_db, new_id=self._new_id
+        )
         encoding = None if self.app is None else self.app.encoding
         self.log: Log = Log(engine) if encoding is None else EncodedLog(engine, encoding)
         read_with_care(self.log)

@@ -276,6 +276,7 @@ def test_dead_letters_are_dropped_after_a_question_that_counts_them(shop: str, d
     page.page.get_by_role("dialog").get_by_text("Drops 1 dead letter.").wait_for()
     page.button("Drop").last.click()
     page.toast("1 dead letter dropped.")
+    expect(page.rows("Dead letters")).to_have_count(2)
     page.button("Drop all…").click()
     page.page.get_by_role("dialog").get_by_text("Drops all 2 dead letters.").wait_for()
     page.button("Drop").last.click()

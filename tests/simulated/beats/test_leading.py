@@ -279,3 +279,28 @@ async def test_a_former_leader_that_could_not_read_the_line_tries_again_by_itsel
     a.thaw()
     await wait(LEASE_MS)
     assert seen(a) == seen(b) == {"/jobs/1": 1}
+
+
+@in_virtual_time
+async def test_a_node_that_leaves_does_not_read_the_line_once_more(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = await nodes(world, "a", "b")
+    first = leader(made)
+    await first.signal("/jobs/0")
+    await wait(100)
+    reads: list[str] = []
+    get = Log.get
+
+    async def slow(self: Log, space: str, key: str) -> Any:
+        if self is first.log:
+            reads.append(key)
+            await wait(1_000)
+        return await get(self, space, key)
+
+    monkeypatch.setattr(Log, "get", slow)
+    await first.driver.stop()
+    await first.heartbeat.aclose()
+    await first.member.cluster.leave()  # which ends its role
+    await wait(100)
+    assert reads == []

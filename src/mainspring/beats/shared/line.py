@@ -71,6 +71,7 @@ class SharedLine:
         self._early: list[Change] | None = None  # changes that came while the line was being read
         self._declared: list[tuple[str, str, str]] = []
         self._tasks = BackgroundTasks(_log, f"line {self._name}")
+        self._closed = False
 
     # --- opening and reading ------------------------------------------------------------------------------------------
 
@@ -85,6 +86,7 @@ class SharedLine:
         self._role.on_change(self._on_role_change)
 
     async def close(self) -> None:
+        self._closed = True  # the roles of this node end after this, and nobody reads a line for them any more
         await self._tasks.cancel()
 
     async def _read(self, *, leading: bool) -> None:
@@ -159,7 +161,8 @@ class SharedLine:
             self._heartbeat.wake()
 
     def _read_again(self) -> None:
-        self._tasks.start_unless_running(self._follow, "read the line")
+        if not self._closed:
+            self._tasks.start_unless_running(self._follow, "read the line")
 
     async def _follow(self) -> None:
         """Read the line as a follower; until it succeeds: there may be no further change to remind this node."""

@@ -367,9 +367,8 @@ class GroupRegistry:
     def _check_unused(self, group: Group) -> None:
         members = self._supply.member_count(group)
         if members:
-            raise Conflict(
-                f"group {group.name!r} of {group.topic.name!r} has {members} members", remedy="stop its consumers first"
-            )
+            has = "a member" if members == 1 else f"{members} members"
+            raise Conflict(f"group {group.name!r} of {group.topic.name!r} has {has}", remedy="stop its consumers first")
 
     # -- looking at groups
 

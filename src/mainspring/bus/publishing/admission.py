@@ -413,16 +413,22 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 
 
 def with_sha256(event: E) -> E:
-    """The event with its digest as a header, from which the envelope gets it.
+    """The event with its digest as a header, if it has one."""
+    digest = event.payload_sha256
+    if digest is None:
+        return event
+    return msgspec.structs.replace(event, headers=sha256_headers(bytes(event.payload), event.headers, digest))
+
+
+def sha256_headers(payload: bytes, headers: dict[str, str] | None, digest: str) -> dict[str, str]:
+    """The headers of an event with its digest among them, from which the envelope gets it.
 
     It is the SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal, and is checked.
     """
-    payload, digest = bytes(event.payload), event.payload_sha256
-    assert digest is not None
     _check_payloads([payload])
     if hashlib.sha256(_to_sorted_json(msgspec.json.decode(payload))).hexdigest() != digest.lower():
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")
-    return msgspec.structs.replace(event, headers={**(event.headers or {}), PAYLOAD_SHA256: digest})
+    return {**(headers or {}), PAYLOAD_SHA256: digest}
 
 
 def key_hash(key: str) -> int:

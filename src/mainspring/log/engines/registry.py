@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from mainspring.errors import SettingError
@@ -30,13 +30,13 @@ _EMBEDDED: Final[dict[str, EngineFactory]] = {"sqlite": SqliteFactory(), "memory
 
 
 def open_engine(
-    address: str, data_dir: str | Path, clock: Clock | None = None, *, database: str = "mainspring"
+    address: str, data_dir: str | Path, clock: Clock | None = None, *, database: str = "mainspring", **setup: Any
 ) -> Engine:
     """The engine at this address, ready for its `open`. Raises `SettingError` for an address that no engine knows.
 
     For the other parameters see `EngineSetup`.
     """
-    engine = engine_factory(address).open(address, EngineSetup(Path(data_dir), clock, database))
+    engine = engine_factory(address).open(address, EngineSetup(Path(data_dir), clock, database, **setup))
     for host in exposed_hosts(address):
         logger.warning(
             "the password of the log goes to %s over a connection that need not be encrypted: whoever sees the traffic "

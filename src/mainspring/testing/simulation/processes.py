@@ -191,7 +191,7 @@ class SimulatedEventLoop(VirtualEventLoop):
                 ready = self._ready  # type: ignore[attr-defined]
                 for _ in range(len(ready)):
                     handle = ready.popleft()
-                    if not handle._cancelled:
+                    if not handle.cancelled():
                         handle._run()
         finally:
             sys.set_asyncgen_hooks(*hooks)
@@ -203,9 +203,9 @@ class SimulatedEventLoop(VirtualEventLoop):
         now = self.time()
         while scheduled:
             handle = scheduled[0]
-            if handle._cancelled:
+            if handle.cancelled():
                 self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
-            elif handle._when <= now:
+            elif handle.when() <= now:
                 ready.append(handle)
             else:
                 break

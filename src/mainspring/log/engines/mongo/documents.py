@@ -35,7 +35,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from hashlib import sha256
 from typing import Any, Final, TypeVar
-from uuid import uuid4
 
 import msgspec
 
@@ -163,9 +162,9 @@ async def check_format(database: Any) -> bool:
     return True
 
 
-async def identity_of(database: Any) -> str:
+async def identity_of(database: Any, new_id: Callable[[], str]) -> str:
     """Which log this is: no two that were ever made have the same. A log of an older version gets one now."""
-    await database[META].update_one({"_id": "format", "log": {"$exists": False}}, {"$set": {"log": uuid4().hex}})
+    await database[META].update_one({"_id": "format", "log": {"$exists": False}}, {"$set": {"log": new_id()}})
     found: Mapping[str, Any] = await database[META].find_one({"_id": "format"}) or {}
     return str(found.get("log", ""))
 

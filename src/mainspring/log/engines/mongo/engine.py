@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from bson import ObjectId
+import uuid_utils
 from pymongo.errors import PyMongoError
 
 from mainspring.errors import MainspringError
@@ -102,6 +102,7 @@ class MongoEngine(Watched):
         clock: Clock | None = None,
         step: Callable[[str], object] = lambda _: None,
         recent_bytes: int = RECENT_BYTES,
+        new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
     ) -> None:
         super().__init__()
         self.address: MongoAddress = parse_address(url, database)
@@ -109,6 +110,7 @@ class MongoEngine(Watched):
         self._patience = Patience(self.address, self._clock)
         self._step = step
         self._recent_bytes = recent_bytes
+        self._new_id = new_id
         self.aside: Path | None = None  # beside it a log file is made of what only this node has seen
         self.trace: LogTrace | None = None
         self._client: Any = None
@@ -135,7 +137,7 @@ class MongoEngine(Watched):
     async def open(self) -> None:
         if self._client is not None:
             return
-        self._node = str(ObjectId())
+        self._node = self._new_id()
         client = connect(self.address, lambda: self._on_connection())
         try:
             await self._start(client, database_of(client, self.address))
@@ -149,7 +151,7 @@ class MongoEngine(Watched):
     async def _start(self, client: Any, database: Any) -> None:
         if not await documents.check_format(database):
             await _make_unless_gone(database, self.address, self.trace, begin_anew=False)
-        identity = await documents.identity_of(database)
+        identity = await documents.identity_of(database, self._new_id)
         if self.trace is not None:
             self.trace.remember(identity, self.address.shown)
         self._fault = None
@@ -544,7 +546,7 @@ class MongoEngine(Watched):
 
 
 def open_engine(url: str, setup: EngineSetup) -> MongoEngine:
-    engine = MongoEngine(url, database=setup.database, clock=setup.clock)
+    engine = MongoEngine(url, database=setup.database, clock=setup.clock, new_id=setup.new_id)
     engine.aside = Path(setup.data_dir) / f"mongodb-{engine.address.database}.sqlite3"
     engine.trace = _trace(engine.address, setup)
     return engine

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Final, Literal, TypeVar
+
+import uuid_utils
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
@@ -111,11 +112,13 @@ class PostgresEngine(Watched):
         clock: Clock | None = None,
         step: Callable[[str], object] = lambda _: None,
         recent_bytes: int = RECENT_BYTES,
+        new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
     ) -> None:
         super().__init__()
         self.address: PostgresAddress = parse_address(url, schema)
         self._clock = clock or MonotonicClock()
         self._step = step
+        self._new_id = new_id
         self._recent = RecentEvents(recent_bytes)
         self._connections: PostgresConnections | None = None
         self._tasks = BackgroundTasks(_logger, "the PostgreSQL engine")
@@ -153,7 +156,7 @@ class PostgresEngine(Watched):
     async def _start(self, connections: PostgresConnections) -> None:
         await connections.probe()
         self._fault = None
-        self._node = os.urandom(8).hex()
+        self._node = self._new_id()
         async with connections.reader() as connection:
             await tables.migrate(connection, self.address.schema, self.address.lock)
             async with connection.transaction(isolation="repeatable_read", readonly=True):
@@ -302,7 +305,7 @@ class PostgresEngine(Watched):
 
     def _absorb(self, number: int, token: str, version: int, effects: Sequence[CommitEffects]) -> None:
         """Take in one commit, and tell who watches."""
-        own = token.startswith(self._node)
+        own = token.startswith(f"{self._node}:")
         if own:
             self._last_own = token
         self._known.absorb(number, token, version, effects, own=own)
@@ -795,7 +798,7 @@ class _Statements:
 
 
 def open_engine(url: str, setup: EngineSetup) -> PostgresEngine:
-    return PostgresEngine(url, clock=setup.clock)
+    return PostgresEngine(url, clock=setup.clock, new_id=setup.new_id)
 
 
 async def init(url: str, setup: EngineSetup) -> list[str]:

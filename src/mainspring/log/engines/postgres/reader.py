@@ -200,9 +200,13 @@ class RecordRequests:
         future: asyncio.Future[Record | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((place, future))
         if self._under_way < _EXCHANGES:
-            self._under_way += 1
-            self._tasks.start(self._ask(connections), "get").add_done_callback(self._ended)
+            self._begin(connections)
         return await future
+
+    def _begin(self, connections: PostgresConnections) -> None:
+        self._under_way += 1
+        task = self._tasks.start(self._ask(connections), "get")
+        task.add_done_callback(lambda task: self._ended(task, connections))
 
     async def _ask(self, connections: PostgresConnections) -> None:
         while self._waiting:
@@ -223,11 +227,13 @@ class RecordRequests:
                 else:
                     future.set_result(each)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, task: asyncio.Task[None], connections: PostgresConnections) -> None:
         self._under_way -= 1
         if task.cancelled():
             waiting, self._waiting = self._waiting, []
             self._refuse(waiting, asyncio.CancelledError())
+        elif self._waiting:  # asked for after the task's last look, and before this
+            self._begin(connections)
 
     @staticmethod
     def _refuse(asked: list[_Request], error: BaseException) -> None:

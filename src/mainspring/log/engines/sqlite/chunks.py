@@ -217,17 +217,22 @@ def check_types(id: str, key: str | None, headers: bytes | None, payload: bytes)
 
 def pieces(rows: Sequence[EventRow]) -> Iterator[Sequence[EventRow]]:
     """The events of a partition, ascending, cut so that none is larger than a chunk may be."""
-    if len(rows) <= MOST_EVENTS and len(rows[-1][3]) < MOST_BYTES and rows[-1][0] - rows[0][0] < len(rows):
-        sizes = sum([len(row[3]) for row in rows])
-        if sizes < MOST_BYTES >> 1:  # ids, keys and headers come on top
-            yield rows
-            return
+    for start in range(0, len(rows), MOST_EVENTS):
+        some = rows[start : start + MOST_EVENTS] if len(rows) > MOST_EVENTS else rows
+        is_small = sum([len(row[3]) for row in some]) < MOST_BYTES >> 1  # ids, keys and headers come on top
+        if is_small and some[-1][0] - some[0][0] < len(some):
+            yield some
+        else:
+            yield from _smaller_pieces(some)
+
+
+def _smaller_pieces(rows: Sequence[EventRow]) -> Iterator[Sequence[EventRow]]:
     start = size = 0
     for at, row in enumerate(rows):
         _, _, id, payload, key, headers = row
         more = len(payload) + len(id) + len(key or "") + len(headers or b"")
         far = row[0] - rows[start][0] > 0xFFFFFFFF
-        if at > start and (at - start == MOST_EVENTS or size + more > MOST_BYTES or far):
+        if at > start and (size + more > MOST_BYTES or far):
             yield rows[start:at]
             start, size = at, 0
         size += more
