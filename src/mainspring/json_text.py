@@ -66,11 +66,37 @@ def check_json(text: bytes, what: str = "the payload", *, levels: int = MAX_DEPT
         raise _number_too_large(what) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise why_unreadable(text, error, what, levels) from None
+    _check_extent(text, what, levels)
+
+
+def _check_extent(text: bytes, what: str, levels: int) -> None:
+    """Of text that was read: neither too deep, nor with an integer that is too long."""
     size = len(text)
     if size > 2 * levels and text.count(b"[") + text.count(b"{") > levels and nesting(text) > levels:
         raise too_deep(what, levels)
     if size > _MOST_DIGITS and _may_be_long(text) and _has_long_integer(text):
         raise _number_too_large(what)
+
+
+def are_readable_parts(texts: list[bytes]) -> bool:
+    """Whether everybody can read each of these, which a JSON reader has cut out of one text as values.
+
+    It is not enough to ask for texts that come from elsewhere: `1,2` is no value, but part of a list. False: ask
+    `check_json` about each.
+    """
+    try:
+        _read(b"[%b]" % b",".join(texts))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    if max(map(len, texts)) <= 2 * MAX_DEPTH:  # too short to be too deep, or to hold a number that is too long
+        return True
+    try:
+        for text in texts:
+            if len(text) > 2 * MAX_DEPTH:
+                _check_extent(text, "", MAX_DEPTH)
+    except JsonRefused:
+        return False
+    return True
 
 
 def read_value(text: str | bytes, what: str) -> Any:
