@@ -105,6 +105,7 @@ class StreamFollower:
         self._missing_since: float | None = None
         self._overdue: tuple[int, float] = (0, 0.0)  # a message that should have come, and since when
         self._behind = ""  # the server that was behind
+        self._said = ""  # why the log could not be followed, last
         self._gone = False
         self._client: DirectClient | None = None
         self._gap_s = 1.0  # between the last messages, on average
@@ -122,11 +123,17 @@ class StreamFollower:
                 except Exception as error:
                     if isinstance(error, MainspringError) and not isinstance(error, LogUnavailable):
                         raise
-                    level = logging.WARNING if isinstance(error, _Behind) else logging.INFO
-                    _logger.log(level, "following the log is interrupted: %s: %s", type(error).__name__, error)
+                    self._say_interrupted(error)
                     await asyncio.sleep(AGAIN_SECONDS)
         except MainspringError as error:
             self._failed(error)
+
+    def _say_interrupted(self, error: Exception) -> None:
+        """Once for each reason, however often it is met before the log can be followed again."""
+        said, self._said = self._said, f"{type(error).__name__}: {error}"
+        if said != self._said:
+            level = logging.WARNING if isinstance(error, _Behind) else logging.INFO
+            _logger.log(level, "following the log is interrupted: %s", self._said)
 
     def applied(self) -> None:
         """Some of what was received is applied: there may be room for more."""
@@ -138,6 +145,7 @@ class StreamFollower:
         await self._check(link)
         link.checked.set()
         name, server = await self._make_consumer(link)
+        self._said = ""
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._address.stream}.{name}"
         self._trouble, self._asked = None, 0
         loop = asyncio.get_running_loop()
