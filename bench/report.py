@@ -258,7 +258,7 @@ def plots(found: Figures) -> dict[str, str]:
         )
     if "end_to_end" in found.get("tasks", ()):
         shapes = {"enqueue": "enqueue", "workers start on a full queue": "drain", "enqueued to done": "end_to_end"}
-        groups = {text: _bars(found["tasks"][shape]) for text, shape in shapes.items()}
+        groups = {text: _bars(found["tasks"][shape], ours="Mainspring") for text, shape in shapes.items()}
         made["tasks.svg"] = bars(f"Tasks that do nothing{remark}", "tasks per second", groups, LEGEND)
     kinds = {text: _points(found.get("sizes", {}).get(kind, {})) for kind, text in SIZES.items()}
     if any(kinds.values()):
@@ -269,9 +269,10 @@ def plots(found: Figures) -> dict[str, str]:
     return made
 
 
-def _bars(figures: Figures) -> list[Bar]:
+def _bars(figures: Figures, **named: str) -> list[Bar]:
+    names = {**NAMES, **named}
     found = [(name, figures[name]["median"], figures[name]["spread"]) for name in NAMES if name in figures]
-    return [Bar(NAMES[name], value, low, high, _kind(name)) for name, value, (low, high) in found]
+    return [Bar(names[name], value, low, high, _kind(name)) for name, value, (low, high) in found]
 
 
 def _kind(name: str) -> str:
