@@ -125,6 +125,7 @@ class DiskEngine(ReadThrough):
     """The engine of one life on a disk."""
 
     name: str = "simulated disk"
+    takes_many: bool = True
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(disk.state)

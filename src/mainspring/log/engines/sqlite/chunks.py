@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Final
 from zlib import crc32
 
@@ -249,15 +249,17 @@ def pack(base: int, rows: Sequence[EventRow], size: int, total: int, high_ts: in
     if len(rows) == 1:
         data = _encode((ts, prefix, [(0, 0, "", *rows[0][3:])]))
         return pos, last, 1, size, total, high_ts, head, crc32(data, seed), b"", data
-    ts = min([row[1] for row in rows])
-    ids = [row[2] for row in rows]
+    # By columns, and without a line of Python for each event: this is most of what a publish costs this thread.
+    count = len(rows)
+    offsets, times, ids, payloads, keys, headers = zip(*rows, strict=True)
+    is_gapless = last - first == count - 1
+    places = range(count) if is_gapless else [offset - first for offset in offsets]
+    ts = min(times)
     prefix = _common_prefix(min(ids), max(ids))
     cut = len(prefix)
-    raw = [
-        _encode((offset - first, each - ts, id[cut:], payload, key, headers))
-        for offset, each, id, payload, key, headers in rows
-    ]
-    count = len(raw)
+    ends = [id[cut:] for id in ids] if cut else ids
+    later = repeat(0, count) if ts == max(times) else [each - ts for each in times]
+    raw = list(map(_encode, zip(places, later, ends, payloads, keys, headers, strict=True)))
     data = b"".join((_data_header(ts, prefix, count), *raw))
     lengths = list(map(len, raw))
     sums = _encode(
@@ -265,8 +267,8 @@ def pack(base: int, rows: Sequence[EventRow], size: int, total: int, high_ts: in
             ts,
             prefix,
             struct.pack(f"<{count}{'H' if max(lengths) < 1 << 16 else 'I'}", *lengths),
-            struct.pack(f"<{count}I", *[crc32(each, seed) for each in raw]),
-            b"" if last - first == count - 1 else struct.pack(f"<{count}I", *[row[0] - first for row in rows]),
+            struct.pack(f"<{count}I", *map(crc32, raw, repeat(seed))),
+            b"" if is_gapless else struct.pack(f"<{count}I", *places),
         )
     )
     sums += crc32(sums, seed).to_bytes(4, "little")
