@@ -22,7 +22,7 @@ from mainspring import App, Fail, connect
 from mainspring.app import Event
 from mainspring.client import BadArgument, EventTooLarge
 from mainspring.kernel import CapabilityError
-from mainspring.log import open_engine
+from mainspring.log.engines.postgres import PostgresEngine
 from mainspring.node import BootFailure
 from mainspring.outbox import NoTransaction
 from mainspring.postgres import enqueue, publish, start_run
@@ -168,7 +168,7 @@ async def test_events_of_a_key_are_in_the_order_of_commits(address: str, databas
 
 async def stored_in(address: str, topic: str) -> list[Any]:
     """The payloads of a topic, by partition and offset."""
-    engine = open_engine(address, "unused")
+    engine = PostgresEngine(address)
     await engine.open()
     bounds = await engine.bounds(topic)
     found = [event for each in bounds for event in await engine.read(topic, each.partition, 1, 99)]

@@ -166,7 +166,8 @@ class PostgresEngine(Watched):
         async with connections.reader() as connection:
             await _make_unless_gone(connection, self.address, self.trace, begin_anew=False)
             if self.trace is not None:
-                self.trace.remember(self.address.schema, self.address.shown)
+                with suppress(OSError):  # a program that only visits may have no directory to write to
+                    self.trace.remember(self.address.schema, self.address.shown)
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 (newest,) = await connection.fetch(self._sql.newest)
                 tails = await self._reader.tails(connection)
