@@ -5,6 +5,7 @@
 #   make test    run all tests
 #   make check   linters, types, import direction, the rules of the house
 #   make bench   measure, one JSON object per part
+#   make bench-report  measure for some 25 minutes, and write docs/benchmarks: a page with plots
 #   make pages   write the reference pages that are made from the code
 #   make docs    build the documentation as a site into build/site; a link that leads nowhere is an error
 #   make crash   kill nodes under load a thousand times, and look for anything lost
@@ -14,6 +15,7 @@
 #   make fuzz    send a million random inputs to every face of a node, beside an innocent client
 #   make autobahn  run the cases of the Autobahn test suite on both WebSocket implementations (needs Python 2.7)
 #   make generators  generate clients in Python, TypeScript and Go of the OpenAPI document, and let them publish and read
+#   make collector  send the traces of a node and its client to a real OpenTelemetry collector (needs Go, some minutes)
 #   make lowest  run the quick tests with the lowest versions that pyproject.toml allows
 #   make lock    write the hashes of the locked versions
 #   make release build the packages, check them, install them, and write the bill of materials into dist
@@ -29,6 +31,7 @@ FUZZ := $(VENV)/.installed-fuzz
 LOWEST := $(VENV)/.installed-lowest
 RELEASE := $(VENV)/.installed-release
 AUTOBAHN := $(VENV)/.installed-autobahn
+COLLECTOR := $(VENV)/.installed-collector
 SITE := $(VENV)/.installed-docs
 PYTHON2 ?= python2.7
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
@@ -36,10 +39,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 PIP_PROGRESS := $(shell test -t 1 && echo --progress-bar on || echo -q)
 PYTEST_ARGS ?= -n 3 --dist loadgroup
 
-.PHONY: serve quick prepare test check format bench bench-long docs crash power-cuts mutants simulate fuzz fuzz-openapi autobahn generators lowest lock release chaos pages clean help
+.PHONY: serve quick prepare test check format bench bench-long bench-report docs crash power-cuts mutants simulate fuzz fuzz-openapi autobahn generators collector lowest lock release chaos pages clean help
 
 help:
-	@sed -n 's/^# \{0,1\}//p' Makefile | head -21
+	@sed -n 's/^# \{0,1\}//p' Makefile | head -23
 
 serve: $(RUNTIME)
 	@exec $(BIN)/mainspring serve $(ARGS)
@@ -71,6 +74,10 @@ bench: $(DEV)
 
 bench-long: $(DEV)
 	@$(BIN)/python -m bench --long $(ARGS)
+
+# On a quiet machine; ARGS=--quick takes two minutes and writes into build/benchmarks.
+bench-report: $(DEV)
+	@$(BIN)/python -m bench.report $(ARGS)
 
 # What docs/reference says about names, commands and settings is what the code says; tests compare.
 pages: $(DEV)
@@ -114,6 +121,9 @@ autobahn: $(DEV) $(AUTOBAHN)
 # With openapi-generator; needs Java, Node.js and Go. ARGS=python does one of them.
 generators: prepare
 	$(BIN)/python -m tests.generators $(ARGS)
+
+collector: $(DEV) $(COLLECTOR)
+	$(BIN)/python -m tests.collector $(VENV)/collector
 
 # What the lower bounds in pyproject.toml promise. Tests of outside tools (SDKs, web frameworks) skip themselves there.
 lowest: $(LOWEST)
@@ -186,6 +196,12 @@ $(AUTOBAHN): | $(BIN)/python
 	@$(PIP) install $(PIP_PROGRESS) --target $(VENV)/virtualenv virtualenv==20.21.1
 	@PYTHONPATH=$(VENV)/virtualenv $(BIN)/python -m virtualenv -q -p $(PYTHON2) $(VENV)/autobahn
 	@$(VENV)/autobahn/bin/pip install -q autobahntestsuite==25.10.1
+	@touch $@
+
+$(COLLECTOR): pyproject.toml | $(BIN)/python
+	@rm -rf $(VENV)/collector && $(BIN)/python -m venv --without-pip $(VENV)/collector
+	@$(PIP) --python $(VENV)/collector/bin/python install $(PIP_PROGRESS) -e ".[otel]" \
+	  opentelemetry-distro==0.66b1 opentelemetry-exporter-otlp-proto-http==1.45.1
 	@touch $@
 
 $(SITE): requirements/docs.txt | $(BIN)/python

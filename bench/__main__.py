@@ -23,6 +23,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = (
+    "limits",
     "loop",
     "log",
     "bus",
@@ -35,6 +36,7 @@ PARTS = (
     "engines",
     "web",
     "start",
+    "sizes",
     "endurance",
 )
 
@@ -58,8 +60,10 @@ def measure(part: str, options: list[str], tree: Path = ROOT) -> dict[str, Any]:
 
 
 def figures(found: Any, path: str = "") -> Iterator[tuple[str, float]]:
-    """Every number of a result, by its path."""
-    if isinstance(found, dict):
+    """Every number of a result, by its path; of several rounds the median."""
+    if isinstance(found, dict) and found.keys() == {"median", "spread"}:
+        yield path, float(found["median"])
+    elif isinstance(found, dict):
         for name, value in found.items():
             if name not in ("conditions", "goals", "goal", "spread"):
                 yield from figures(value, f"{path}.{name}" if path else name)

@@ -5,35 +5,39 @@ with their defaults and with fsync before every acknowledgement; the condition s
 share the machine. Goals stand beside the ratios; no time is ever asserted.
 
 - `publish`: one client, as many events under way as it likes (4,096), batched by the client itself; events per second.
+  `ours` is a lean client that gives no ids; `client_many` and `client_each` are the client that we ship, which does, by
+  `publish_many` and by a thousand tasks that each wait for their answer.
 - `end_to_end`: the same with a consumer that acknowledges; until the last one is acknowledged.
 - `load`: 1,000 events per second to ten consumers, as one group and as ten; milliseconds from send to receive.
-- `alone`: one publisher that waits for each answer, against one fsync of this disk.
-- `idle`: publishing while 10,000 other subscriptions are idle, against publishing without them.
+- `alone`: one publisher that waits for each answer, against one fsync of this disk; with `BENCH_BEFORE=OTHER` in the
+  environment also against a node of another checkout.
 - `schedules`: 20 schedules that fire every 500 ms, alone and among 100,000 that fire daily: how many of those that are
   due in ten seconds fired, and milliseconds of a publisher that waits for each answer meanwhile.
 - `audit`: publishing with the audit topic on, against off.
-- `backlog` (`--long`): memory of the node and cost per publish with a long backlog that nobody reads.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
-from bench.harness import medians, options, progress, ratio, report, spread
+from bench.harness import options, progress, ratio, report, summary, versus
 from bench.peers import servers as peers
 from bench.raw_client import BusClient
+from bench.sdk import sdk_publish, sdk_publish_each
 from mainspring.loop import run
 
 PAYLOAD = b'"' + b"x" * 198 + b'"'
 UNDER_WAY = 4_096
 BATCH = 256
-ROUNDS = 3
+ROUNDS = 5
 Result = dict[str, Any]
 
 _OFFSET = re.compile(rb'"offset":(\d+),"attempt"')
@@ -93,7 +97,7 @@ async def alone_ours(port: int, count: int) -> float:
     return statistics.median(taken) * 1e6
 
 
-async def load_ours(port: int, groups: int, seconds: int, rate: int) -> Result:
+async def load_ours(port: int, groups: int, seconds: int, rate: int) -> tuple[float, float]:
     topic, waits = f"load.{groups}", []
     stamp = re.compile(rb'"payload":"(\d+)')
     consumers = []
@@ -174,7 +178,7 @@ async def end_to_end_nats(port: int, count: int, topic: str) -> float:
     return count / taken
 
 
-async def load_nats(port: int, groups: int, seconds: int, rate: int) -> Result:
+async def load_nats(port: int, groups: int, seconds: int, rate: int) -> tuple[float, float]:
     from nats.js.api import ConsumerConfig
 
     topic, waits, connections = f"load.{groups}", [], []
@@ -258,13 +262,10 @@ async def ticks(seconds: int, rate: int) -> AsyncIterator[int]:
         yield n
 
 
-def percentiles(waits: list[int]) -> Result:
+def percentiles(waits: list[int]) -> tuple[float, float]:
+    """Milliseconds: the median, and what one in a hundred exceeds."""
     ordered = sorted(waits)
-    return {
-        "events": len(ordered),
-        "p50_ms": round(ordered[len(ordered) // 2] / 1e6, 2),
-        "p99_ms": round(ordered[len(ordered) * 99 // 100] / 1e6, 2),
-    }
+    return ordered[len(ordered) // 2] / 1e6, ordered[len(ordered) * 99 // 100] / 1e6
 
 
 Measure = Callable[[int, int, str], Awaitable[float]]
@@ -275,75 +276,76 @@ def opponents(measures: tuple[Measure, Measure]) -> dict[str, tuple[Any, Measure
     nats_measure, redis_measure = measures
     found: dict[str, tuple[Any, Measure, float]] = {}
     if peers.nats_server():
-        found["jetstream_default"] = (lambda: peers.nats(always=False), nats_measure, 0.5)
-        found["jetstream_always"] = (lambda: peers.nats(always=True), nats_measure, 0.05)
+        found["jetstream_default"] = (lambda: peers.nats(always=False), nats_measure, 0.25)
+        found["jetstream_always"] = (lambda: peers.nats(always=True), nats_measure, 0.025)
     if peers.redis_server():
-        found["redis_everysec"] = (lambda: peers.redis(always=False), redis_measure, 0.5)
-        found["redis_always"] = (lambda: peers.redis(always=True), redis_measure, 0.2)
+        found["redis_everysec"] = (lambda: peers.redis(always=False), redis_measure, 0.25)
+        found["redis_always"] = (lambda: peers.redis(always=True), redis_measure, 0.1)
     return found
 
 
-async def race(count: int, ours: Measure, measures: tuple[Measure, Measure]) -> Result:
-    """Ours and every opponent in turn, several rounds; medians, and the medians of each round's ratios."""
-    rates: dict[str, list[float]] = {"ours": []}
+async def race(count: int, ours: dict[str, Measure], measures: tuple[Measure, Measure]) -> Result:
+    """Ours and every opponent in turn, several rounds: events per second, and how many times those of each opponent."""
+    rates: dict[str, list[float]] = {}
     runners = opponents(measures)
     for n in range(ROUNDS):
-        async with peers.node() as node:
-            rates["ours"].append(await ours(node.port, count, f"r{n}"))
+        for name, own in ours.items():
+            async with peers.node() as node:
+                rates.setdefault(name, []).append(await own(node.port, count, f"r{n}"))
         for name, (start, measure, share) in runners.items():
             async with start() as port:
                 rates.setdefault(name, []).append(await measure(port, max(1_000, int(count * share)), f"r{n}"))
-    result: Result = {name: round(statistics.median(values)) for name, values in rates.items()}
-    for name in runners:
-        pairs = list(zip(rates["ours"], rates[name], strict=True))
-        result[f"times_{name}"] = ratio(pairs)
-        result[f"spread_{name}"] = spread(pairs)
+    result: Result = {name: summary(values) for name, values in rates.items()}
+    if runners:
+        best = max(runners, key=lambda name: statistics.median(rates[name]))
+        result["best_peer"] = best
+        result["times"] = {
+            own: {name: versus(rates[own], rates[name]) for name in runners}
+            | {"best_peer": versus(rates[own], rates[best])}
+            for own in ours
+        }
     return result
 
 
 async def measure_load(seconds: int) -> Result:
+    """In rounds: the milliseconds of each, and ours in parts of JetStream's."""
     result: Result = {}
     for shape, groups in (("one_group", 1), ("ten_groups", 10)):
-        async with peers.node() as node:
-            entry: Result = {"ours": await load_ours(node.port, groups, seconds, 1_000)}
-        if peers.nats_server():
-            for name, always in (("jetstream_default", False), ("jetstream_always", True)):
-                async with peers.nats(always=always) as port:
-                    entry[name] = await load_nats(port, groups, seconds, 1_000)
-        result[shape] = entry
+        found: dict[str, list[tuple[float, float]]] = {}
+        for _ in range(ROUNDS):
+            async with peers.node() as node:
+                found.setdefault("ours", []).append(await load_ours(node.port, groups, seconds, 1_000))
+            if peers.nats_server():
+                for name, always in (("jetstream_default", False), ("jetstream_always", True)):
+                    async with peers.nats(always=always) as port:
+                        found.setdefault(name, []).append(await load_nats(port, groups, seconds, 1_000))
+        p50, p99 = ({name: [pair[n] for pair in pairs] for name, pairs in found.items()} for n in (0, 1))
+        result[shape] = {
+            "p50_ms": {name: summary(values, 2) for name, values in p50.items()},
+            "p99_ms": {name: summary(values, 2) for name, values in p99.items()},
+            "p50_times": {name: versus(p50["ours"], values) for name, values in p50.items() if name != "ours"},
+        }
+        progress("bus", f"load, {shape}", result[shape]["p50_ms"])
     return result
 
 
-async def measure_alone() -> Result:
-    async with peers.node() as node:
-        await alone_ours(node.port, 100)
-        pairs = [(await alone_ours(node.port, 300), peers.fsync_us()) for _ in range(ROUNDS)]
-    return {
-        "publish_us": round(medians(pairs)[0]),
-        "fsync_us": round(medians(pairs)[1]),
-        "times_fsync": ratio(pairs),
-    }
-
-
-async def measure_idle(count: int) -> Result:
-    async with peers.node() as bare, peers.node() as crowded:
-        watcher, confirmed = await BusClient.connect(crowded.port), 0
-
-        def take(text: bytes) -> None:
-            nonlocal confirmed
-            confirmed += text.startswith(b'{"type":"OK"')
-
-        watcher.on_frame = take
-        for n in range(10_000):
-            frame = {"type": "SUBSCRIBE", "topic": f"idle.{n}", "group": "g", "from": {"kind": "latest"}}
-            watcher.send(json.dumps(frame).encode())
-        for _ in range(2_000):
-            if confirmed == 10_000:
-                break
-            await asyncio.sleep(0.05)
-        pairs = [(await publish_ours(bare.port, count), await publish_ours(crowded.port, count)) for _ in range(ROUNDS)]
-        watcher.close()
-    return {"cost_ratio": ratio(pairs)}
+async def measure_alone(rounds: int) -> Result:
+    """Microseconds, beside an fsync and, where `BENCH_BEFORE` is another checkout, a node of that one."""
+    before = os.environ.get("BENCH_BEFORE")
+    found: dict[str, list[float]] = {"publish": [], "fsync": [], "before": []}
+    async with AsyncExitStack() as stack:
+        nodes = {"publish": await stack.enter_async_context(peers.node())}
+        if before:
+            nodes["before"] = await stack.enter_async_context(peers.node(PYTHONPATH=f"{before}/src"))
+        for node in nodes.values():
+            await alone_ours(node.port, 100)
+        for _ in range(rounds):
+            for name, node in nodes.items():
+                found[name].append(await alone_ours(node.port, 300))
+            found["fsync"].append(peers.fsync_us())
+    result: Result = {f"{name}_us": summary(values) for name, values in found.items() if values}
+    result["times_fsync"] = versus(found["publish"], found["fsync"])
+    return result | ({"times_before": versus(found["publish"], found["before"])} if before else {})
 
 
 async def measure_schedules(others: int, seconds: int) -> Result:
@@ -386,7 +388,8 @@ async def schedules_ours(port: int, others: int, seconds: int) -> Result:
         await asyncio.sleep(0.005)
     publisher.close()
     client.close()
-    return {"fired": fired, "due": 20 * 2 * seconds, **percentiles(waits)}
+    p50, p99 = percentiles(waits)
+    return {"fired": fired, "due": 20 * 2 * seconds, "p50_ms": round(p50, 2), "p99_ms": round(p99, 2)}
 
 
 async def measure_audit(count: int) -> Result:
@@ -395,46 +398,36 @@ async def measure_audit(count: int) -> Result:
     return {"cost": round(ratio(((off, on) for on, off in pairs), 4) - 1, 3)}
 
 
-async def measure_backlog(count: int) -> Result:
-    async with peers.node() as node:
-        await publish_ours(node.port, 20_000)
-        first, memory = await publish_ours(node.port, 100_000), node.memory_mb()
-        await publish_ours(node.port, count)
-        last = await publish_ours(node.port, 100_000)
-        return {
-            "events": count,
-            "memory_mb_before": round(memory),
-            "memory_mb_after": round(node.memory_mb()),
-            "cost_ratio": round(first / last, 2),
-        }
-
-
 async def main(*, quick: bool, long: bool) -> Result:
-    count = 5_000 if quick else 100_000
+    count = 10_000 if quick else 200_000
     result: Result = {
         "skipped": [
             *([] if peers.nats_server() else ["JetStream: nats-server is not installed"]),
             *([] if peers.redis_server() else ["Redis: redis-server is not installed"]),
         ],
         "goals": {
-            "publish": {"times_jetstream_default": 4, "times_jetstream_always": 30, "times_redis_everysec": 2.5},
-            "end_to_end": "2 times the best peer",
-            "load": "p50 and p99 at most JetStream's",
-            "alone": {"times_fsync": 1.5},
+            "publish": {
+                "ours": {"jetstream_default": 6, "jetstream_always": 50, "redis_everysec": 4},
+                "client_many": {"jetstream_default": 4.5},
+                "client_each": {"jetstream_default": 3},
+            },
+            "end_to_end": {"best_peer": 3},
+            "load": {"p50_times": {"jetstream_always": 0.9, "jetstream_default": 1.8}},
             "audit": {"cost": 0.1},
         },
     }
     steps: dict[str, Callable[[], Awaitable[Result]]] = {
-        "publish": lambda: race(count, publish_ours, (publish_nats, publish_redis)),
-        "end_to_end": lambda: race(count // 2, end_to_end_ours, (end_to_end_nats, end_to_end_redis)),
-        "load": lambda: measure_load(30 if long else 1 if quick else 8),
-        "alone": measure_alone,
-        "idle": lambda: measure_idle(count),
+        "publish": lambda: race(
+            count,
+            {"ours": publish_ours, "client_many": sdk_publish, "client_each": sdk_publish_each},
+            (publish_nats, publish_redis),
+        ),
+        "end_to_end": lambda: race(count // 2, {"ours": end_to_end_ours}, (end_to_end_nats, end_to_end_redis)),
+        "load": lambda: measure_load(30 if long else 1 if quick else 4),
+        "alone": lambda: measure_alone(2 if quick else 24),
         "schedules": lambda: measure_schedules(2_000 if quick else 100_000, 2 if quick else 10),
-        "audit": lambda: measure_audit(count),
+        "audit": lambda: measure_audit(count // 2),
     }
-    if long:
-        steps["backlog"] = lambda: measure_backlog(10_000_000)
     for name, step in steps.items():
         result[name] = await step()
         progress("bus", name, result[name])
@@ -444,11 +437,13 @@ async def main(*, quick: bool, long: bool) -> Result:
 if __name__ == "__main__":
     given = options(__doc__)
     if given.quick:
-        ROUNDS = 1
+        ROUNDS = 2
     report(
         run(main(quick=given.quick, long=given.long)),
         payload_bytes=len(PAYLOAD),
         ours="SQLite WAL, synchronous=FULL: fsync before every acknowledgement",
         under_way=UNDER_WAY,
         client_batch=BATCH,
+        rounds=ROUNDS,
+        quotas="off",
     )

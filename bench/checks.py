@@ -19,7 +19,6 @@ import secrets
 import time
 import urllib.request
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 
 from bench.harness import options, report
@@ -76,22 +75,16 @@ def ask(port: int, path: str, body: Any, token: str | None = None) -> None:
         answer.read()
 
 
-def cpu_s(process: int) -> float:
-    """Processor time of all threads, as the scheduler counts it: in nanoseconds, not in clock ticks."""
-    threads = Path(f"/proc/{process}/task").glob("*/schedstat")
-    return sum(int(each.read_text().split()[0]) for each in threads) / 1e9
-
-
 async def publish(node: peers.Node, topic: str, path: str, count: int) -> tuple[float, float]:
     """Events per second, and the node's processor seconds per event."""
     client = await BusClient.connect(node.port, path=path)
-    before, start = cpu_s(node.process.pid), time.perf_counter()
+    before, start = sum(node.cpu_s()), time.perf_counter()
     for n in range(count):
         client.publish(topic, PAYLOAD)
         if n % 64 == 63:
             await client.room(UNDER_WAY)
     await client.drained()
-    taken, spent = time.perf_counter() - start, cpu_s(node.process.pid) - before
+    taken, spent = time.perf_counter() - start, sum(node.cpu_s()) - before
     client.close()
     return count / taken, spent / count
 

@@ -43,17 +43,7 @@ KEPT_BYTES: Final = 64 << 20  # of the busy topic: so that retention has work, t
 SPARE_DESCRIPTORS: Final = 500
 TICKING: Final = 20  # schedules that fire twice a second
 FLAT: Final = 1.1
-UNLIMITED: Final = (  # one caller holds what thousands would
-    "MAX_CONNECTIONS",
-    "MAX_ADDRESS_CONNECTIONS",
-    "MAX_POSITIONS",
-    "QUOTA_CONNECTIONS",
-    "QUOTA_SUBSCRIPTIONS",
-    "QUOTA_GROUPS",
-    "QUOTA_TOPICS",
-    "QUOTA_EVENTS_PER_SECOND",
-    "QUOTA_SCHEDULES",
-)
+UNLIMITED: Final = ("MAX_CONNECTIONS", "MAX_ADDRESS_CONNECTIONS", "MAX_POSITIONS")  # as the quotas are
 WAITS: Final = ("stored_p50_ms", "stored_p99_ms", "delivered_p50_ms", "delivered_p99_ms", "asked_ms")
 refusals: list[str] = []
 PROGRAM: Final = """

@@ -76,6 +76,19 @@ def spread(pairs: Iterable[Sequence[float]], digits: int = 2) -> list[float]:
     return [round(min(found), digits), round(max(found), digits)]
 
 
+def summary(values: Iterable[float], digits: int | None = None) -> Figures:
+    """The median of the rounds, the smallest and the largest of them."""
+    found = list(values)
+    low, middle, high = (round(value, digits) for value in (min(found), statistics.median(found), max(found)))
+    return {"median": middle, "spread": [low, high]}
+
+
+def versus(mine: Iterable[float], theirs: Iterable[float]) -> Figures:
+    """How many times each of theirs fits into mine of the same round: the median, the smallest and the largest."""
+    pairs = list(zip(mine, theirs, strict=True))
+    return {"ratio": ratio(pairs), "spread": spread(pairs)}
+
+
 def compare(
     base: Callable[[], float],
     other: Callable[[], float],

@@ -1,8 +1,9 @@
-"""What the kernel costs, as ratios to bare things measured in the same run. Prints one JSON object.
+"""What the kernel costs, as ratios to bare things measured in the same run.
 
     python -m bench.kernel [--quick]
 
-Ratios are medians over rounds in which both sides take turns, because a shared machine is never quiet for long.
+Prints one JSON object. Ratios are medians over rounds in which both sides take turns, because a shared machine is never
+quiet for long.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 
 import msgspec
 
-from bench.harness import options, ratio, report
+from bench.harness import options, ratio, report, spread, versus
 from mainspring import App
 from mainspring.kernel import Kernel
 from mainspring.loop import new_event_loop
@@ -91,9 +92,10 @@ async def ask_and_reply(rounds: int, count: int) -> dict[str, Any]:
             pairs.append((alone, asked))
     bare.stop()
     return {
-        "kernel_to_bare": ratio(pairs),
         "kernel_us": round(min(asked for _, asked in pairs) * 1e6, 2),
         "bare_us": round(min(alone for alone, _ in pairs) * 1e6, 2),
+        "ratio": ratio(pairs),
+        "spread": spread(pairs),
     }
 
 
@@ -206,8 +208,8 @@ def ndjson(rounds: int, count: int, folder: str) -> dict[str, Any]:
             process.wait()
     kernel = measured["kernel"]
     return {
-        "kernel_to_bare_streams": ratio(zip(kernel, measured["streams"], strict=True)),
-        "kernel_to_bare_protocol": ratio(zip(kernel, measured["protocol"], strict=True)),
+        "to_bare_streams": versus(kernel, measured["streams"]),
+        "to_bare_protocol": versus(kernel, measured["protocol"]),
         "kernel_per_second": round(max(kernel)),
         "streams_per_second": round(max(measured["streams"])),
         "protocol_per_second": round(max(measured["protocol"])),
@@ -230,21 +232,7 @@ async def _echo(data: dict[str, Any], ctx: Any) -> dict[str, Any]:
     return data
 
 
-async def routing(rounds: int, count: int) -> dict[str, Any]:
-    async with crowded(10).kernel() as few, crowded(10_000).kernel() as many:
-        names = [f"Cap{number * 7919 % 10_000}.Echo" for number in range(10)]
-        for name in names:
-            await many.ask("query", name, {})
-        ten = [f"Cap{number}.Echo" for number in range(10)]
-        pairs = [(await _each(few, ten, count), await _each(many, names, count)) for _ in range(rounds)]
-    return {
-        "cost_10000_to_10": ratio((crowd, small) for small, crowd in pairs),
-        "us_with_10": round(min(small for small, _ in pairs) * 1e6, 2),
-        "us_with_10000": round(min(crowd for _, crowd in pairs) * 1e6, 2),
-    }
-
-
-async def _each(kernel: Kernel, names: list[str], count: int) -> float:
+async def ask_each(kernel: Kernel, names: list[str], count: int) -> float:
     begun = time.perf_counter()
     for number in range(count):
         await kernel.ask("query", names[number % 10], {"payload": 1})
@@ -318,7 +306,6 @@ def measure(quick: bool) -> dict[str, Any]:
             "pykka_us": round(threads, 2),
         },
         "ndjson": lines,
-        "routing": on(asyncio.new_event_loop, lambda: routing(rounds, count)),
         "in_flight": on(asyncio.new_event_loop, lambda: in_flight(10_000 if quick else 100_000)),
     }
 

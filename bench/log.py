@@ -1,7 +1,7 @@
 """The log by itself: what a commit costs, alone and in company, on an empty log and on a long one.
 
 Every figure that depends on the disk stands beside the time of one fsync of the same disk, measured in turns with it.
-`--long` fills the long log with 10,000,000 events instead of 1,000,000.
+`long_log` has 1,000,000 events, with `--long` 10,000,000; its `replay` reads them all, from the first on.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from bench.harness import Figures, alternate_async, medians, options, ratio, report
+from bench.harness import Figures, alternate_async, medians, options, progress, ratio, report, spread, summary
 from mainspring.log import Append, Batch, Engine, Log, MemoryEngine, Put, Receipt, Result, SqliteEngine
 
 PAYLOAD = b'{"text":"' + b"x" * 189 + b'"}'
@@ -73,9 +73,9 @@ async def throughput(make: Callable[[], Engine], size: int, total: int) -> float
     return best
 
 
-async def by_batch_size(place: Path) -> dict[str, object]:
+async def by_batch_size(place: Path) -> Figures:
     numbers = iter(range(1_000_000))
-    result: dict[str, object] = {}
+    result: Figures = {}
     for size, total in ((1, 60_000), (8, 100_000), (64, 200_000), (512, 200_000)):
         result[str(size)] = {
             "sqlite": round(await throughput(lambda: SqliteEngine(place / f"by-size-{next(numbers)}"), size, total)),
@@ -84,7 +84,7 @@ async def by_batch_size(place: Path) -> dict[str, object]:
     return result
 
 
-async def other_writes(place: Path) -> dict[str, int]:
+async def other_writes(place: Path) -> Figures:
     """Single-operation batches per second of the kinds that are looked up first."""
     count = 20_000
     kinds: dict[str, Callable[[int], Batch]] = {
@@ -100,7 +100,7 @@ async def other_writes(place: Path) -> dict[str, int]:
     return result
 
 
-async def lone(place: Path) -> dict[str, float]:
+async def lone(place: Path) -> Figures:
     """One publisher that waits for each acknowledgement, against one write and fsync of as many bytes."""
     log = await opened(SqliteEngine(place / "lone"))
     descriptor = os.open(place / "probe", os.O_RDWR | os.O_CREAT)
@@ -128,10 +128,15 @@ async def lone(place: Path) -> dict[str, float]:
     commit, fsync = medians(pairs)
     os.close(descriptor)
     await log.close()
-    return {"commit_us": round(commit * 1e6, 1), "fsync_us": round(fsync * 1e6, 1), "ratio": ratio(pairs)}
+    return {
+        "commit_us": round(commit * 1e6, 1),
+        "fsync_us": round(fsync * 1e6, 1),
+        "ratio": ratio(pairs),
+        "spread": spread(pairs),
+    }
 
 
-async def long_log(place: Path, count: int) -> dict[str, object]:
+async def long_log(place: Path, count: int) -> Figures:
     """Cost per publish, boot, reads and memory with `count` events stored, against an empty log."""
     log = await opened(SqliteEngine(place / "long"))
     before = _memory_kb()
@@ -150,23 +155,32 @@ async def long_log(place: Path, count: int) -> dict[str, object]:
     assert found == count + 1
     empty = await opened(SqliteEngine(place / "empty"))
     pairs = await alternate_async(lambda: _publishing(log), lambda: _publishing(empty), ROUNDS)
-    start = time.perf_counter()
-    offset = count // 2
-    for _ in range(100):
-        offset = (await log.read("bench", 0, offset, 512))[-1].offset + 1
-    reading = 100 * 512 / (time.perf_counter() - start)
+    replayed = await replay(log, count)
     await log.close()
     await empty.close()
     return {
         "events": count,
-        "cost_ratio_to_empty": ratio(pairs, 3),
+        "cost_to_empty": {"ratio": ratio(pairs, 3), "spread": spread(pairs, 3)},
         "fill_events_per_s": round(count / filling),
         "memory_grown_kb": grown,
         "boot_ms": round(boot * 1e3, 1),
         "offset_at_ms": round(seeking * 1e3, 2),
-        "read_events_per_s": round(reading),
+        "replay": replayed,
         "file_bytes_per_event": round((place / "long").stat().st_size / count),
     }
+
+
+async def replay(log: Log, count: int, slices: int = 10) -> Figures:
+    """Read everything from the first event on; each tenth of it is a round."""
+    found, offset = [], 1
+    for n in range(1, slices + 1):
+        begun, spent, first = time.perf_counter(), time.process_time(), offset
+        while offset <= count * n // slices:
+            offset = (await log.read("bench", 0, offset, 512))[-1].offset + 1
+        read = offset - first
+        found.append((read / (time.perf_counter() - begun), (time.process_time() - spent) / read * 1e6))
+    rates, cpu = zip(*found, strict=True)
+    return {"events_per_s": summary(rates), "cpu_us_per_event": summary(cpu, 3)}
 
 
 def _memory_kb() -> int:
@@ -180,12 +194,17 @@ async def _publishing(log: Log) -> float:
 
 
 async def measure(place: Path, count: int) -> Figures:
-    return {
-        "lone_publisher": await lone(place),
-        "events_per_s_by_batch_size": await by_batch_size(place),
-        "batches_per_s": await other_writes(place),
-        "long_log": await long_log(place, count),
+    steps: dict[str, Callable[[], Awaitable[Figures]]] = {
+        "lone_publisher": lambda: lone(place),
+        "events_per_s_by_batch_size": lambda: by_batch_size(place),
+        "batches_per_s": lambda: other_writes(place),
+        "long_log": lambda: long_log(place, count),
     }
+    found: Figures = {}
+    for name, step in steps.items():
+        found[name] = await step()
+        progress("log", name, found[name])
+    return found
 
 
 def main() -> None:

@@ -1,4 +1,6 @@
-"""How fast runs are, as ratios measured in one run: `python -m bench.runs [--quick] [--no-dbos]`.
+"""How fast runs are, as ratios measured in one run, against bare coroutines, asyncio tasks and DBOS.
+
+    python -m bench.runs [--quick] [--no-dbos]
 
 Prints one JSON object. In memory: steps per second against a bare loop of `coro.send` and against asyncio tasks that
 await futures, all over the same program on the same asyncio loop. Durable: steps per second on SQLite with every answer
@@ -18,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from bench.harness import medians, options, ratio, report
+from bench.harness import options, report, summary, versus
 from mainspring.log import Log, SqliteEngine
 from mainspring.runs import Effect, Runtime, Sleep, WaitSignal
 from mainspring.runs.effects import suspend
@@ -94,13 +96,13 @@ async def mainspring(runs: int, steps: int) -> float:
 
 def in_memory(runs: int, steps: int) -> dict[str, Any]:
     rounds = [[asyncio.run(contender(runs, steps)) for contender in (bare, mainspring, tasks)] for _ in range(5)]
-    columns = medians(rounds)
+    upper, ours, theirs = zip(*rounds, strict=True)
     return {
         "runs": runs,
         "steps_per_run": steps,
-        "steps_per_s": {"mainspring": columns[1], "bare_send": columns[0], "asyncio_tasks": columns[2]},
-        "ratio_to_bare_send": ratio((ours, upper) for upper, ours, _ in rounds),
-        "ratio_to_asyncio_tasks": ratio((ours, theirs) for _, ours, theirs in rounds),
+        "steps_per_s": {"mainspring": summary(ours), "bare_send": summary(upper), "asyncio_tasks": summary(theirs)},
+        "to_bare_send": versus(ours, upper),
+        "to_asyncio_tasks": versus(ours, theirs),
     }
 
 
@@ -216,29 +218,27 @@ def durable_part(quick: bool, with_dbos: bool) -> dict[str, Any]:
     ours: list[tuple[float, float]] = []
     for _ in range(3):  # taking turns, so that a disk that is slow for a while is slow for both
         ours.append((asyncio.run(durable(runs, steps)), asyncio.run(durable(1, alone))))
-        if with_dbos:
+        if with_dbos:  # a fifth of the runs: it takes its time
             theirs.append(dbos_rates(runs // 5, steps, alone))
     found: dict[str, Any] = {
         "concurrent_runs": runs,
         "steps_per_run": steps,
         "steps_of_one_alone": alone,
-        "steps_per_s": _medians(ours),
+        "steps_per_s": _rates(ours),
         "steps_per_s_long_runs": asyncio.run(durable(runs, 10 * steps)),
     }
     if with_dbos:
-        whole = dbos_rates(runs, steps, alone)
-        found["dbos_steps_per_s"] = _medians([*theirs, whole])
-        found["dbos_steps_per_s_all_runs"] = whole[0]
-        found["ratio_to_dbos"] = {
-            "many": found["steps_per_s"]["many"] / max(whole[0], found["dbos_steps_per_s"]["many"]),
-            "alone": ratio((mine[1], other[1]) for mine, other in zip(ours, theirs, strict=True)),
+        found["dbos_steps_per_s"] = _rates(theirs)
+        found["to_dbos"] = {
+            name: versus([mine[n] for mine in ours], [other[n] for other in theirs])
+            for n, name in enumerate(("many", "alone"))
         }
     return found
 
 
-def _medians(rates: list[tuple[float, float]]) -> dict[str, float]:
-    many, alone = medians(rates)
-    return {"many": many, "alone": alone}
+def _rates(rates: list[tuple[float, float]]) -> dict[str, Any]:
+    many, alone = zip(*rates, strict=True)
+    return {"many": summary(many), "alone": summary(alone)}
 
 
 def main() -> None:

@@ -12,25 +12,24 @@ Rounds take turns on one node; ratios are medians over rounds. Goal: 0.9 of the 
 - `consume`: a stored backlog, decoded frames, acknowledged up to the last of each batch; the bare side only finds
   offsets. `consume_each`: every event acknowledged by itself, on both sides.
 - `alone`: one publisher that waits for each answer, in microseconds.
-- `cpu_us`: processor time per event, of the client and of the node. On a busy machine it says more than the rates: as
-  long as the client's share is the smaller one and each has a core, the node sets the pace and the ratio is near 1.
+- `cpu_us`: processor time per event, of the client, of the node's loop, and of its other threads (the writer). On a
+  busy machine it says more than the rates: as long as the client's share is the smaller one and each has a core, the
+  node sets the pace and the ratio is near 1.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import statistics
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any
 
 import uuid_utils
 
-from bench.harness import options, ratio, report
+from bench.harness import options, ratio, report, summary
 from bench.peers import servers as peers
 from bench.raw_client import BusClient
 from mainspring.client import connect
@@ -161,19 +160,16 @@ async def turns(rounds: int, port: int, count: int, topic: str, *measures: Measu
     return found[1:]
 
 
-def node_cpu_s(pid: int) -> float:
-    """Processor time of the node so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-async def cpu(node: peers.Node, count: int, topic: str, measure: Measure) -> dict[str, float]:
-    client, server = time.process_time(), node_cpu_s(node.process.pid)
-    await measure(node.port, count, topic)
-    return {
-        "client": round((time.process_time() - client) / count * 1e6, 1),
-        "node": round((node_cpu_s(node.process.pid) - server) / count * 1e6, 1),
-    }
+async def cpu(node: peers.Node, rounds: int, count: int, topic: str, measure: Measure) -> Result:
+    """Processor time per event, of the client, of the node's loop and of its writer."""
+    found = []
+    for n in range(rounds):
+        client, (loop, writer) = time.process_time(), node.cpu_s()
+        await measure(node.port, count, f"{topic}.{n}")
+        loop_now, writer_now = node.cpu_s()
+        found.append((time.process_time() - client, loop_now - loop, writer_now - writer))
+    parts = zip(("client", "loop", "writer"), zip(*found, strict=True), strict=True)
+    return {name: summary((value / count * 1e6 for value in values), 2) for name, values in parts}
 
 
 async def consumed(rounds: int, port: int, count: int, each: bool) -> Result:
@@ -217,12 +213,15 @@ async def main(quick: bool) -> Result:
         }
         measures = {"bare_publish": bare_publish, "bare_publish_with_ids": bare_publish_with_ids}
         measures |= {"sdk_publish": sdk_publish, "sdk_publish_each": sdk_publish_each}
-        result["cpu_us"] = {name: await cpu(node, count, f"cpu.{name}", each) for name, each in measures.items()}
+        result["cpu_us"] = {
+            name: await cpu(node, rounds, count, f"cpu.{name}", each) for name, each in measures.items()
+        }
         for each in (False, True):
-            await bare_publish(node.port, count, f"cpu.{each}")
+            for n in range(rounds):
+                await bare_publish(node.port, count, f"cpu.{each}.{n}")
             for name, measure in (("bare", bare_consume(each)), ("sdk", sdk_consume(each))):
                 place = f"{name}_consume{'_each' if each else ''}"
-                result["cpu_us"][place] = await cpu(node, count, f"cpu.{each}", measure)
+                result["cpu_us"][place] = await cpu(node, rounds, count, f"cpu.{each}", measure)
     return result
 
 

@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from bench.harness import options, ratio, report
+from bench.harness import options, progress, report, summary, versus
 from bench.peers import servers as peers
 from bench.peers import task_workers as work
 from mainspring.client import connect
@@ -50,6 +49,7 @@ class Contest:
         self._command = command
         self._env = env
         self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
         self.others: list[int] = []  # processes that are neither workers nor this one, and belong to it
 
     @contextlib.contextmanager
@@ -57,6 +57,7 @@ class Contest:
         env = {**os.environ, **self._env, "BENCH_COUNTS": str(self._folder), "PYTHONPATH": _path()}
         with open(self._folder / "log.txt", "ab") as log:
             process = subprocess.Popen(self._command, env=env, stdout=log, stderr=log, start_new_session=True)
+        self._process = process
         try:
             yield process
         finally:
@@ -71,7 +72,7 @@ class Contest:
         """When this many have run."""
         end = time.perf_counter() + PATIENCE_S
         while work.runs(self._folder) < count:
-            if time.perf_counter() > end:
+            if time.perf_counter() > end or (self._process is not None and self._process.poll() is not None):
                 raise RuntimeError((self._folder / "log.txt").read_text()[-2000:])
             await asyncio.sleep(0.002)
         return time.perf_counter()
@@ -113,7 +114,7 @@ async def celery() -> AsyncIterator[Contest]:
             task = app.tasks["nothing"]
             await asyncio.to_thread(lambda: [task.delay(n) for n in range(count)])
 
-        command = [sys.executable, "-m", "celery", "-A", "bench.peers.task_workers", "worker"]
+        command = [sys.executable, "-m", "celery", "-A", "bench.peers.task_workers:celery", "worker"]
         command += ["--concurrency", "2", "--without-gossip", "--without-mingle", "--without-heartbeat", "-l", "ERROR"]
         with tempfile.TemporaryDirectory(prefix="ms-bench-") as made:
             yield Contest(enqueue, command, {"BENCH_REDIS": work.REDIS}, Path(made))
@@ -179,17 +180,16 @@ async def main(quick: bool) -> Result:
     for _ in range(rounds):
         for name, (start, count) in contests.items():
             rates[name].append(await measure(start, count))
+            progress("tasks", name, rates[name][-1])
     result: Result = {
         "tasks": {name: count for name, (_, count) in contests.items()},
         "skipped": skipped,
         "goals": {"times_celery": 5, "times_taskiq_stream": 2, "times_taskiq_list": 2},
     }
     for shape in ("enqueue", "drain", "end_to_end"):
-        entry: Result = {name: round(statistics.median(each[shape] for each in found)) for name, found in rates.items()}
-        for name in contests:
-            if name != "ours":
-                pairs = [(mine[shape], other[shape]) for mine, other in zip(rates["ours"], rates[name], strict=True)]
-                entry[f"times_{name}"] = ratio(pairs)
+        found = {name: [each[shape] for each in measured] for name, measured in rates.items()}
+        entry: Result = {name: summary(values) for name, values in found.items()}
+        entry["times"] = {name: versus(found["ours"], values) for name, values in found.items() if name != "ours"}
         result[shape] = entry
     return result
 

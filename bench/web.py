@@ -110,7 +110,7 @@ async def measure(quick: bool) -> dict[str, Any]:
                     figures[name] = {
                         "port": _figures([row[0] for row in rows]),
                         "asgi": _figures([row[1] for row in rows]),
-                        "asgi_to_port": ratio(pairs),
+                        "ratio": ratio(pairs),
                         "spread": spread(pairs),
                     }
                 bare = ("GET", "/bare", None)

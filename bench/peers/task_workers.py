@@ -1,7 +1,7 @@
 """The same task that does nothing, in five queues, and a count of how often it ran that any process can read.
 
 Imported by the workers themselves: `mainspring worker bench.peers.task_workers:app`, `celery -A
-bench.peers.task_workers`, `taskiq worker bench.peers.task_workers:stream`, `procrastinate --app
+bench.peers.task_workers:celery`, `taskiq worker bench.peers.task_workers:stream`, `procrastinate --app
 bench.peers.task_workers.procrastinate worker`; a worker of DBOS is `python -m bench.peers.task_workers`. Each worker
 process counts in a file of its own, because counting must not be what is measured.
 """

@@ -66,11 +66,37 @@ def check_json(text: bytes, what: str = "the payload", *, levels: int = MAX_DEPT
         raise _number_too_large(what) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise why_unreadable(text, error, what, levels) from None
+    _check_extent(text, what, levels)
+
+
+def _check_extent(text: bytes, what: str, levels: int) -> None:
+    """Of text that was read: neither too deep, nor with an integer that is too long."""
     size = len(text)
     if size > 2 * levels and text.count(b"[") + text.count(b"{") > levels and nesting(text) > levels:
         raise too_deep(what, levels)
     if size > _MOST_DIGITS and _may_be_long(text) and _has_long_integer(text):
         raise _number_too_large(what)
+
+
+def are_readable_parts(texts: list[bytes]) -> bool:
+    """Whether everybody can read each of these, which a JSON reader has cut out of one text as values.
+
+    It is not enough to ask for texts that come from elsewhere: `1,2` is no value, but part of a list. False: ask
+    `check_json` about each.
+    """
+    try:
+        _read(b"[%b]" % b",".join(texts))
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return False
+    if max(map(len, texts)) <= 2 * MAX_DEPTH:  # too short to be too deep, or to hold a number that is too long
+        return True
+    try:
+        for text in texts:
+            if len(text) > 2 * MAX_DEPTH:
+                _check_extent(text, "", MAX_DEPTH)
+    except JsonRefused:
+        return False
+    return True
 
 
 def read_value(text: str | bytes, what: str) -> Any:
@@ -97,6 +123,7 @@ class StrictDecoder(Generic[T]):
         self._decode = msgspec.json.Decoder(type).decode
         self._names: tuple[str, ...] = type.__struct_encode_fields__  # type: ignore[attr-defined]
         self._quoted = [f'"{name}"'.encode() for name in self._names]
+        self._raw = {each.encode_name for each in msgspec.structs.fields(type) if "Raw" in str(each.type)}  # type: ignore[arg-type]
         self._what = what
         self._remedy = remedy
 
@@ -106,12 +133,31 @@ class StrictDecoder(Generic[T]):
         try:
             found = self._decode(text)
         except msgspec.ValidationError as error:
-            raise JsonRefused(f"{error}.", code="bad_frame", remedy=self._remedy) from None
+            found = self._decode_again(text, error)
         except (msgspec.DecodeError, RecursionError) as error:
             raise why_unreadable(text, error, self._what) from None
         if _may_repeat(text, self._quoted):
             _refuse_repeated(text, self._what)
         return found
+
+    def _decode_again(self, text: bytes, error: Exception) -> T:
+        """The object of a text with integers that are written as 1.0; what is taken as it is stays as it is."""
+        try:
+            if "got `float`" in str(error):
+                members = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+                for name in members.keys() - self._raw:
+                    members[name] = msgspec.Raw(_WHOLE.sub(_without_zeros, bytes(members[name])))
+                return self._decode(msgspec.json.encode(members))
+        except msgspec.ValidationError as second:
+            error = second
+        raise JsonRefused(f"{error}.", code="bad_frame", remedy=self._remedy) from None
+
+
+_WHOLE: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d+\.0+(?![\d.eE])')  # a text, or a whole number with zeros
+
+
+def _without_zeros(found: re.Match[bytes]) -> bytes:
+    return found[0] if found[0].startswith(b'"') else found[0].partition(b".")[0]
 
 
 def check_text(text: bytes, what: str) -> None:

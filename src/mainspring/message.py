@@ -33,6 +33,26 @@ Ids = Callable[[], str]
 """Makes ids that never repeat. Passed in, so that a simulation can repeat itself."""
 
 
+class _Uuids:
+    """UUIDv7 texts: unique everywhere, and sorted by the time at which they were made."""
+
+    def __call__(self) -> str:
+        return str(uuid_utils.uuid7())
+
+    def many(self, count: int) -> list[str]:
+        """Ids of things that are made together: one UUID, of which the last 16 random bits are a number."""
+        found: list[str] = []
+        while count > 0:
+            stem = str(uuid_utils.uuid7())[:-4]
+            found += map(stem.__add__, _ENDS[:count])
+            count -= len(_ENDS)
+        return found
+
+
+_ENDS: Final = tuple(f"{number:04x}" for number in range(4_096))
+new_uuid: Final = _Uuids()
+
+
 def counted_ids(prefix: str = "") -> Ids:
     """Ids of one process: a prefix of its own and a number. Short, cheap, and never the same twice."""
     if not prefix:

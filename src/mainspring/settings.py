@@ -190,7 +190,7 @@ class Settings:
         1_000, "Schedules one caller creates; each 64 KiB of payload count as one more.", unit="schedules", least=0
     )
     quota_events_per_second: int = setting(
-        100_000,
+        1_000_000,
         "Events one caller publishes per second; more than a node stores, so that it only stops a flood.",
         unit="events",
         least=0,

@@ -24,7 +24,7 @@ class Node(Serving):
         assert self.boot.get("type") == "Sys.BootComplete", f"{self.boot}\n{self.errors()}"
 
 
-async def eventually(condition: Callable[[], Awaitable[bool]], patience_s: float = 20.0) -> None:
+async def eventually(condition: Callable[[], Awaitable[bool]], patience_s: float = 60.0) -> None:
     """Wait until something holds that another process brings about."""
     async with asyncio.timeout(patience_s):
         while not await condition():  # noqa: ASYNC110 (nothing tells)

@@ -33,7 +33,7 @@ class History:
 
     async def grow(self, by: int) -> None:
         goal = len(self.acknowledged) + by
-        await until(lambda: len(self.acknowledged) >= goal, 300)  # after a split it took more than 60 s at times
+        await until(lambda: len(self.acknowledged) >= goal, 60)
 
     async def end(self) -> None:
         self._stop.set()

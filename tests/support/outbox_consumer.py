@@ -1,7 +1,7 @@
 """A consumer with an inbox, as a process: `python consumer.py URL TOPIC FILE CRASHES`.
 
 Books each event's number in its own database. With CRASHES it kills itself after so many bookings, between its commit
-and the acknowledgement. Ends when nothing comes for a second.
+and the acknowledgement. Ends when everything was acknowledged.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ async def consume(url: str, topic: str, file: str, crash_after: int) -> None:
     async with connect(url) as bus, bus.subscribe(topic, group="billing", max_inflight=8) as events:
         while True:
             try:
-                event = await events.get(timeout=1.0)
+                event = await events.get(timeout=0.1)
             except TimedOut:
+                if await bus.lag(topic, "billing"):
+                    continue
                 return
             connection = sqlite3.connect(file)
             with connection:

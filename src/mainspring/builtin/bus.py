@@ -32,6 +32,7 @@ from mainspring.bus import (
     TaskCall,
     TaskCallPage,
     TaskInfo,
+    sha256_headers,
 )
 from mainspring.bus.topics import topic_data
 from mainspring.kernel import Capability, Context, Fail
@@ -168,10 +169,13 @@ class _BusMessages:
         id: Annotated[str | None, about("The same id within the dedupe window is stored once.")] = None,
         delayMs: Annotated[int, msgspec.Meta(ge=0, description="Publish it so many milliseconds later.")] = 0,
         ttlMs: Annotated[int, msgspec.Meta(ge=0, description="It expires after so many milliseconds; 0: never.")] = 0,
+        payloadSha256: Annotated[str | None, about("Of the payload as JSON with sorted keys; it is checked.")] = None,
     ) -> PublishResult:
         """Store an event in a topic. It is durable when the answer comes."""
         cause = ctx.message.metadata
         headers = {**causation_headers(cause.id, cause.correlation), **(headers or {})}
+        if payloadSha256 is not None:
+            headers = sha256_headers(bytes(payload), headers, payloadSha256)
         stored = await self._bus.publish(
             topic,
             bytes(payload),

@@ -62,6 +62,7 @@ from mainspring.bus.protocol import Start as Start
 from mainspring.bus.protocol import envelope as envelope
 from mainspring.bus.publishing.admission import key_hash as key_hash
 from mainspring.bus.publishing.admission import partition_of as partition_of
+from mainspring.bus.publishing.admission import sha256_headers as sha256_headers
 from mainspring.bus.quotas import UNLIMITED as UNLIMITED
 from mainspring.bus.quotas import Quota as Quota
 from mainspring.bus.quotas import Quotas as Quotas

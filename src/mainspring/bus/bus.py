@@ -140,7 +140,14 @@ class Bus:
         self.groups: GroupRegistry = GroupRegistry(log, loop, self.topics, self.delivery, self._supply, audit, role)
         self.access.owner_of = self.groups.owner_of
         self.admission: Admission = Admission(
-            clock, self.topics, self.access, self.schemas, settings, new_id=new_id, random=random
+            clock,
+            self.topics,
+            self.access,
+            self.schemas,
+            settings,
+            new_id=new_id,
+            random=random,
+            takes_many=log.takes_many,
         )
         self.disk: DiskGuard = DiskGuard(log, loop, settings, self.admission, room or log.room)
         self.publisher: Publisher = Publisher(log, self.counters, audit, self.delivery.appended, self.topics.store_new)

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -42,6 +43,7 @@ from mainspring.bus.protocol import (
     ExtendFrame,
     Filter,
     FlowFrame,
+    LeanBatchFrame,
     LeaseFrame,
     NackFrame,
     PublishBatchFrame,
@@ -53,6 +55,7 @@ from mainspring.bus.protocol import (
     UnscheduleFrame,
     UnsubscribeFrame,
     decode,
+    decode_lean,
     error_frame,
     ok_frame,
     published_frame,
@@ -103,6 +106,8 @@ class Session:
         settings = bus.settings
         self._has_checker = bus.access.has_checker
         self._accept = bus.admission.accept
+        self._accept_lean = bus.admission.accept_lean
+        self._is_lean = True  # until a batch comes that is not
         self._submit = bus.publisher.submit
         self._spend = caller.quota.spend
         self._bucket = bucket(settings.connection_rate, settings.connection_burst, bus.clock.now_ms())
@@ -168,8 +173,12 @@ class Session:
             limit = self._bus.settings.max_frame_bytes
             self._replies.reply(error_frame(TooLarge(f"a frame may have {limit} bytes, this one has {len(data)}")))
             return
+        request: Request | None = decode_lean(data) if self._is_lean else None
         try:
-            request = decode(data)
+            if request is None:
+                request = decode(data)
+                if type(request) is PublishBatchFrame:
+                    self._is_lean = False
         except Rejected as rejected:
             self._replies.reply(with_corr(error_frame(rejected.error, rejected.about), rejected.corr))
             return
@@ -230,13 +239,24 @@ class Session:
         accepted = self._accept(frame.topic, (frame,), self._caller_of(frame), bucket=self._bucket, expect=frame.expect)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=False))
 
-    def _publish_batch(self, frame: PublishBatchFrame, size: int) -> None:
-        if len(frame.events) > MOST_EVENTS:
+    def _publish_lean(self, frame: LeanBatchFrame, size: int) -> None:
+        self._spend_on_batch(len(frame.events), size)
+        accepted = self._accept_lean(frame.topic, frame.events, self.caller, self._bucket)
+        if accepted is None:
+            events = [BatchEvent(event.payload, event.key) for event in frame.events]
+            accepted = self._accept(frame.topic, events, self.caller, bucket=self._bucket)
+        self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
+
+    def _spend_on_batch(self, count: int, size: int) -> None:
+        if count > MOST_EVENTS:
             raise TooLarge(f"a batch may have {MOST_EVENTS} events", remedy="send it in several frames")
-        self._spend(len(frame.events), size)
+        self._spend(count, size)
+
+    def _publish_batch(self, frame: PublishBatchFrame, size: int) -> None:
+        self._spend_on_batch(len(frame.events), size)
         events: Sequence[BatchEvent] = frame.events
         if any(event.payload_sha256 is not None for event in events):
-            events = [event if event.payload_sha256 is None else with_sha256(event) for event in events]
+            events = [with_sha256(event) for event in events]
         accepted = self._accept(frame.topic, events, self._caller_of(frame), bucket=self._bucket)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 
@@ -722,7 +742,12 @@ class PublishReply(PendingReply):
             about = "PUBLISH_BATCH" if self._is_batch else "PUBLISH"
             frame = error_frame(refusal(result), about, accepted.topic.name)
         elif self._is_batch:
-            places = _to_json([(partition, offset) for partition, offset, _ in result])
+            many = accepted.many
+            if many is None:
+                places = _to_json([(partition, offset) for partition, offset, _ in result])
+            else:
+                ((partition, first, _),) = result
+                places = _to_json(list(zip(repeat(partition), range(first, first + len(many.ids)))))
             frame = b'{"type":"PUBLISHED_BATCH","topic":%b,"offsets":%b}' % (accepted.topic.json, places)
         else:
             partition, offset, duplicate = result[0]
@@ -739,6 +764,7 @@ class PublishReply(PendingReply):
 _HANDLERS: Final[dict[type, Callable[[Session, Any, int], None]]] = {
     PublishFrame: Session._publish,
     PublishBatchFrame: Session._publish_batch,
+    LeanBatchFrame: Session._publish_lean,
     SubscribeFrame: Session._subscribe,
     UnsubscribeFrame: Session._unsubscribe,
     AckFrame: Session._ack,
@@ -752,6 +778,7 @@ _HANDLERS: Final[dict[type, Callable[[Session, Any, int], None]]] = {
 _CHECKED: Final[dict[type, Action]] = {
     PublishFrame: "publish",
     PublishBatchFrame: "publish",
+    LeanBatchFrame: "publish",
     SubscribeFrame: "subscribe",
     ScheduleFrame: "publish",
 }

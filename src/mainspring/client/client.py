@@ -13,14 +13,14 @@ import builtins
 import logging
 import os
 import random as random_module
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sized
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sized
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, Final, Literal, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import quote
 
 import msgspec
-import uuid_utils
 
 from mainspring.client.connection import RECONNECT, ClientConnection, Options
 from mainspring.client.consumer import Consumer, Delay, Policy, Stall, StallWatch
@@ -49,7 +49,7 @@ from mainspring.codec import Encoding, encoding_of
 from mainspring.data_types import convert
 from mainspring.durations import Duration, duration_ms, seconds
 from mainspring.loop import Clock, MonotonicClock, reject, resolve, time_limit
-from mainspring.message import Retry
+from mainspring.message import Retry, new_uuid
 from mainspring.settings import URL_VARIABLES, load
 
 logger: logging.Logger = logging.getLogger("mainspring.client")
@@ -135,7 +135,11 @@ class Client(ClientConnection, NodeVerbs):
         id = id or self.new_id()
         if self.telemetry is None:
             event = self._event(id, payload, key, headers, delay, at, ttl)
-            return await self._publish(topic, id, event, expect, timeout)
+            if timeout is not None or not self._has_room():
+                return await self._publish(topic, id, event, expect, timeout)
+            future: asyncio.Future[Place] = self.event_loop.create_future()
+            self.put(topic, Awaited(id, event, future, topic, expect))
+            return await future
         with self.telemetry.publishing(topic, id, key, headers) as (carried, span):
             event = self._event(id, payload, key, carried, delay, at, ttl)
             place = await self._publish(topic, id, event, expect, timeout)
@@ -175,13 +179,22 @@ class Client(ClientConnection, NodeVerbs):
         """
         if not self.was_open:
             await self.open()
-        tally = PublishCount(self.event_loop, len(payloads) if isinstance(payloads, Sized) else None, progress)
+        total = len(payloads) if isinstance(payloads, Sized) else None
+        ahead = 1 if isinstance(payloads, AsyncIterable) else SLICE if total is None else min(total, SLICE)
+        tally = PublishCount(self.event_loop, total, progress, self._new_ids(ahead))
         if self.telemetry is None:
             return await self._publish_all(topic, payloads, tally)
         with self.telemetry.publishing(topic, "", None, None) as (carried, span):
             count = await self._publish_all(topic, _carrying(payloads, carried), tally)
             span.note("messaging.batch.message_count", count)
         return count
+
+    def _new_ids(self, ahead: int) -> Iterator[str]:
+        """Ids without end, so many made at a time where that is cheaper."""
+        many: Callable[[int], list[str]] | None = getattr(self.new_id, "many", None)
+        if many is None or ahead < 2:
+            return iter(self.new_id, "")
+        return chain.from_iterable(map(many, repeat(ahead)))
 
     async def _publish_all(self, topic: str, payloads: Iterable[Any] | AsyncIterable[Any], tally: PublishCount) -> int:
         if isinstance(payloads, AsyncIterable):
@@ -209,10 +222,10 @@ class Client(ClientConnection, NodeVerbs):
         if isinstance(item, New):
             if item.key is not None or item.headers is not None:
                 check_texts(item.key, item.headers)
-            id = item.id or self.new_id()
+            id = item.id or next(tally.ids)
             event = self._event(id, item.payload, item.key, item.headers, item.delay, item.at, item.ttl)
         else:
-            id = self.new_id()
+            id = next(tally.ids)
             event = self._check_size(self._encode_event(id, item))
         tally.sent += 1
         self.put(topic, Counted(id, event, tally))
@@ -787,7 +800,7 @@ def connect(
     *,
     clock: Clock | None = None,
     random: Callable[[], float] = random_module.random,
-    new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
+    new_id: Callable[[], str] = new_uuid,
     random_bytes: RandomBytes = os.urandom,
     **options: Any,
 ) -> Client:

@@ -48,6 +48,7 @@ class EventEnvelope(msgspec.Struct, frozen=True, gc=False):
     offset: int = 0
     key: str | None = None
     headers: dict[str, str] | None = None
+    payload_sha256: str | None = None
 
 
 class Delivered(msgspec.Struct, frozen=True, gc=False):

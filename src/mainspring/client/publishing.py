@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -328,6 +328,7 @@ class PublishCount:
     loop: asyncio.AbstractEventLoop
     total: int | None
     progress: Callable[[int, int | None], object] | None
+    ids: Iterator[str]  # for those that bring none
     sent: int = 0
     stored: int = 0
     lost: int = 0

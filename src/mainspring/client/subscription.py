@@ -76,6 +76,11 @@ class Event(Generic[T]):
         return bytes(self.delivered.envelope.payload)
 
     @property
+    def payload_sha256(self) -> str | None:
+        """The SHA-256 of the payload that its publisher gave, in hexadecimal, which the node has checked; else None."""
+        return self.delivered.envelope.payload_sha256
+
+    @property
     def id(self) -> str:
         """The id it was published with; the same in every delivery."""
         return self.delivered.envelope.id

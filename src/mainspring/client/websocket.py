@@ -118,11 +118,11 @@ class FrameReader:
         at, end = 0, len(buffer)
         while end - at >= 2:
             first, size, start = buffer[at], buffer[at + 1], at + 2
-            if first & 0x08 and (size > 125 or first < 0x80):
-                raise WebSocketError("a control frame that is long or in fragments")
             if size >= 126:
                 if size & 0x80:
                     raise WebSocketError("a node must not mask its frames")
+                if first & 0x08:
+                    raise WebSocketError("a control frame that is long")
                 width = 2 if size == 126 else 8
                 if end < start + width:
                     break
@@ -149,6 +149,8 @@ class FrameReader:
         if first & 0x70:
             raise WebSocketError("an extension that was not asked for")
         if opcode >= 8:
+            if not final:
+                raise WebSocketError("a control frame in fragments")
             if opcode > _PONG:
                 raise WebSocketError(f"a control frame of the unknown kind {opcode}")
             if opcode == _CLOSE:

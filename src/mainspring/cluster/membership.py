@@ -106,6 +106,7 @@ class Membership:
         self._sent_ms = 0
         self._answered_ms = 0
         self._confirmed_ms = 0  # when the last pulse that was stored was sent
+        self._refusal = ""  # why the last one was not
         self._looked_ms = 0
         self._leaving = False
         self._following = False
@@ -128,7 +129,7 @@ class Membership:
             now - self._sent_ms if self._pulse_under_way else 0, now - self._confirmed_ms - self.lease_ms // _PULSES
         )
         if silent_ms >= min(_SLOW_MS, self.lease_ms // _PULSES):
-            return f"the engine has not answered for {silent_ms / 1000:.0f} s"
+            return f"the engine has not answered for {silent_ms / 1000:.0f} s{self._refusal}"
         return ""
 
     def guard(self, batch: Batch) -> None:
@@ -345,6 +346,7 @@ class Membership:
                 logger.info("node %s is in touch with the log again", self.node)
                 self._peers.restart_silence(now)
             self._answered_ms = now
+            self._refusal = ""
             was_certain, self._confirmed_ms = self.in_touch, self._sent_ms
             if not was_certain and self.in_touch:
                 for callback in tuple(self._on_in_touch):
@@ -354,6 +356,7 @@ class Membership:
                 self._send_pulse()  # something changed while this one was on its way
         else:
             self._next_pulse_ms = 0  # with the next look; after a refusal, the loss of the lease is about to come
+            self._refusal = f": {result.message}" if isinstance(result, MainspringError) else ""
             if isinstance(result, _FINAL):
                 self._end(result)
 

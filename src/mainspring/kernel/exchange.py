@@ -38,7 +38,7 @@ from mainspring.message import (
     number_mistake,
     validation_text,
 )
-from mainspring.telemetry import KeptError, OpenSpan, Recorder, messaging, tracing
+from mainspring.telemetry import KeptError, OpenSpan, Recorder, messaging, trace_headers, tracing
 
 if TYPE_CHECKING:
     from mainspring.kernel.durable.commands import DurableCommands
@@ -581,4 +581,5 @@ def begin_span(recorder: Recorder, mail: Mail) -> OpenSpan:
         capability=mail.slot.id,
     )
     kind = "CONSUMER" if mail.origin is None else "SERVER"
-    return recorder.begin(f"{message.kind} {message.type}", kind, attributes, parent=metadata.traceparent)
+    parent = trace_headers(metadata.traceparent, metadata.tracestate)
+    return recorder.begin(f"{message.kind} {message.type}", kind, attributes, parent=parent)

@@ -53,6 +53,7 @@ __all__ = [
     "ANY_VERSION",
     "OUTGOING",
     "Append",
+    "AppendMany",
     "Appended",
     "Batch",
     "Bounds",
@@ -126,6 +127,57 @@ class Append(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="a"):
     expect: int | None = None  # refuse the batch unless this is the partition's last offset
 
 
+_TEXT: Final[frozenset[type]] = frozenset({str})
+_TEXT_OR_NONE: Final[frozenset[type]] = frozenset({str, type(None)})
+_BYTES: Final[frozenset[type]] = frozenset({bytes})
+_BYTES_OR_NONE: Final[frozenset[type]] = frozenset({bytes, type(None)})
+
+
+def _check_column(column: Sequence[object], types: frozenset[type]) -> None:
+    found = set(map(type, column))
+    if not found <= types:
+        raise TypeError(f"a column holds {', '.join(sorted(each.__name__ for each in found - types))}")
+    if str in types:
+        joined = "".join(filter(None, column))  # type: ignore[arg-type]
+        if not joined.isascii():
+            joined.encode()
+
+
+class AppendMany(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n"):
+    """Events to be stored behind each other in one partition, as columns: all have one time, none is a second try.
+
+    It does what as many `Append` would do, for a fraction of the work. Only engines with `takes_many = True` get it.
+    Columns have one entry for each event, at least one; `keys` and `headers` are None where no event has any.
+    """
+
+    topic: str
+    partition: int
+    ts: int
+    ids: list[str]
+    payloads: list[bytes]
+    keys: list[str | None] | None = None
+    headers: list[bytes | None] | None = None
+
+    def check(self) -> None:
+        """Raise TypeError or UnicodeEncodeError for what cannot be stored."""
+        columns = (self.payloads, self.keys, self.headers)
+        if not self.ids or any(column is not None and len(column) != len(self.ids) for column in columns):
+            raise TypeError("the columns of `AppendMany` have no event, or not the same number of them")
+        _check_column(self.ids, _TEXT)
+        _check_column(self.payloads, _BYTES)
+        if self.keys is not None:
+            _check_column(self.keys, _TEXT_OR_NONE)
+        if self.headers is not None:
+            _check_column(self.headers, _BYTES_OR_NONE)
+
+    def each(self) -> list[Append]:
+        """The same, event by event."""
+        nothing: list[None] = [None] * len(self.ids)
+        columns = zip(self.ids, self.payloads, self.keys or nothing, self.headers or nothing, strict=True)
+        topic, partition, ts = self.topic, self.partition, self.ts
+        return [Append(topic, partition, id, ts, payload, key, headers) for id, payload, key, headers in columns]
+
+
 class Put(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="p"):
     """Write one record. `expect` is the version it must have now (`ABSENT`, a version, or `ANY_VERSION`).
 
@@ -167,17 +219,27 @@ class Remove(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="r"):
     offsets: tuple[int, ...] = ()
 
 
-Operation = Append | Put | Delete | Guard | Remove
+Operation = Append | AppendMany | Put | Delete | Guard | Remove
 
 
 class Batch(msgspec.Struct):
     """What belongs together: all of it is stored, or nothing."""
 
     operations: list[Operation] = msgspec.field(default_factory=list)
+    more: int = 0  # events, beyond one for each operation
+
+    def size(self) -> int:
+        """How many operations it is, where each event counts as one."""
+        return len(self.operations) + self.more
 
     def append(self, event: Append) -> None:
         """Append an event to its partition."""
         self.operations.append(event)
+
+    def append_many(self, events: AppendMany) -> None:
+        """Append events to their partition."""
+        self.operations.append(events)
+        self.more += len(events.ids) - 1
 
     def put(self, space: str, key: str, value: bytes, *, expect: int = ANY_VERSION) -> None:
         """Write a record; with `expect`, only over that version (ABSENT: only where there is none)."""
@@ -200,8 +262,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What a committed batch got.
 
     `offsets` has one entry per `Append`, in order: (partition, offset, duplicate). A duplicate is an event whose
-    `dedupe` was seen before; partition and offset are the first one's and nothing was stored. `versions` has one entry
-    per `Put`, in order.
+    `dedupe` was seen before; partition and offset are the first one's and nothing was stored. An `AppendMany` has one
+    entry, too, with the offset of its first event; the others follow. `versions` has one entry per `Put`, in order.
     """
 
     offsets: tuple[tuple[int, int, bool], ...] = ()
@@ -235,7 +297,7 @@ def add_prepared(batch: Batch, prepared: Iterable[Prepared]) -> Callable[[Receip
 
 
 def _count_appends(operations: Iterable[Operation]) -> int:
-    return sum(isinstance(operation, Append) for operation in operations)
+    return sum(isinstance(operation, Append | AppendMany) for operation in operations)
 
 
 class StoredEvent(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="e"):
@@ -863,6 +925,12 @@ class BatchPlanner:
         """Give the event an offset: what a receipt says of it. Raises `Refused`."""
         raise NotImplementedError
 
+    def _append_many(self, events: AppendMany) -> tuple[int, int, bool]:
+        """Give them offsets that follow each other: what a receipt says of the first. Raises `Refused`."""
+        events.check()
+        first, *_ = [self._append(event) for event in events.each()]
+        return first
+
     def _remove(self, remove: Remove) -> None:
         raise NotImplementedError
 
@@ -883,6 +951,8 @@ class BatchPlanner:
             for operation in batch.operations:
                 if type(operation) is Append:
                     offsets.append(self._append(operation))
+                elif type(operation) is AppendMany:
+                    offsets.append(self._append_many(operation))
                 elif type(operation) is Put:
                     versions.append(self._put(operation))
                 elif type(operation) is Delete:

@@ -63,6 +63,7 @@ class Log(ReadThrough):
         super().__init__(engine)
         self.engine = engine
         self.shared: bool = isinstance(engine, SharedEngine)  # whether other nodes may write to this log
+        self.takes_many: bool = getattr(engine, "takes_many", False)  # whether a batch may hold `AppendMany`
         self._direct = engine if isinstance(engine, DirectEngine) else None
         self._batches: list[Batch] = []
         self._callbacks: list[Callback] = []
@@ -140,7 +141,7 @@ class Log(ReadThrough):
             batch, callback = self.records.over_unreadable(batch, callback)
         self._batches.append(batch)
         self._callbacks.append(callback)
-        self._operations += len(batch.operations)
+        self._operations += batch.size()
         if not self._flush_planned and self._under_way is None:
             self._flush_planned = True
             self._idle.clear()
@@ -186,8 +187,8 @@ class Log(ReadThrough):
 
     def _first_batches(self) -> list[Batch]:
         """As many as fit one commit, at least one; the rest stays for the next."""
-        count = len(next(groups((len(batch.operations) for batch in self._batches), MOST_OPERATIONS)))
-        self._operations -= sum(len(batch.operations) for batch in self._batches[:count])
+        count = len(next(groups((batch.size() for batch in self._batches), MOST_OPERATIONS)))
+        self._operations -= sum(batch.size() for batch in self._batches[:count])
         first, self._batches = self._batches[:count], self._batches[count:]
         self._under_way, self._callbacks = self._callbacks[:count], self._callbacks[count:]
         return first

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
-import uuid_utils
 
 from mainspring.app import App, DeclaredConsumer, refuse_shared_groups
 from mainspring.beats import BEATS_ROLE, Driver, Heartbeat
@@ -43,7 +42,7 @@ from mainspring.log import (
     open_engine,
 )
 from mainspring.loop import Clock, HandlerThreads, Loop, MonotonicClock, VirtualClock, Watchdog
-from mainspring.message import Ids, Message, encode_bytes
+from mainspring.message import Ids, Message, encode_bytes, new_uuid
 from mainspring.node.batches import BatchConsuming
 from mainspring.node.causation import RunTraces, TracedInlet, TracedPort, note_event
 from mainspring.node.consumers import Consuming
@@ -108,7 +107,7 @@ class Core:
         clock: Clock | None = None,
         engine: Engine | None = None,
         source: random.Random | None = None,
-        new_id: Callable[[], str] = lambda: str(uuid_utils.uuid7()),
+        new_id: Callable[[], str] = new_uuid,
         message_ids: Ids | None = None,
         checker: Checker | None = None,
         program: str = "",

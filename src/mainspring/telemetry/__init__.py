@@ -32,6 +32,7 @@ from mainspring.telemetry.spans import OpenSpan as OpenSpan
 from mainspring.telemetry.spans import Recorder as Recorder
 from mainspring.telemetry.spans import configured_provider as configured_provider
 from mainspring.telemetry.spans import messaging as messaging
+from mainspring.telemetry.spans import trace_headers as trace_headers
 from mainspring.telemetry.spans import tracing as tracing
 
 if TYPE_CHECKING:

@@ -94,6 +94,12 @@ def configured_provider() -> Any:
     return None if isinstance(provider, trace.ProxyTracerProvider | trace.NoOpTracerProvider) else provider
 
 
+def trace_headers(traceparent: str | None, tracestate: str | None) -> dict[str, str]:
+    """The headers of a trace, of the members that a message's metadata has."""
+    given = {TRACEPARENT: traceparent, TRACESTATE: tracestate}
+    return {name: text for name, text in given.items() if text is not None}
+
+
 def messaging(operation: str, type: str, destination: str, **more: Any) -> dict[str, Any]:
     """Attributes by the semantic conventions for messaging. `more` has _ for . and loses what is None."""
     attributes = {

@@ -22,6 +22,7 @@ import pytest
 from mainspring.log import (
     ABSENT,
     Append,
+    AppendMany,
     Batch,
     Bounds,
     Delete,
@@ -129,6 +130,65 @@ class _Events:
 
     async def test_an_empty_batch_is_fine(self, log: Log) -> None:
         assert await log.commit(Batch()) == Receipt()
+
+
+class _Columns:
+    """Of engines that take `AppendMany`; others are left alone."""
+
+    async def test_they_are_stored_behind_what_is_there_and_counted_like_events(self, log: Log) -> None:
+        if not log.takes_many:
+            return
+        batch = Batch([event(1)])
+        batch.append_many(AppendMany("t", 0, 7, ["a", "b"], [b"1", b"22"], ["k", None], [None, b"{}"]))
+        batch.append(event(2))
+        batch.append_many(AppendMany("t", 1, 8, ["c"], [b"3"]))
+        assert batch.size() == 5
+        assert (await log.commit(batch)).offsets == ((0, 1, False), (0, 2, False), (0, 4, False), (1, 1, False))
+        found = await log.read("t", 0, 2, 2)
+        assert found == [
+            StoredEvent("t", 0, 2, "a", 7, b"1", "k"),
+            StoredEvent("t", 0, 3, "b", 7, b"22", None, b"{}"),
+        ]
+        assert await offsets(log) == [1, 2, 3, 4]
+        bounds = await log.bounds("t")
+        assert [(each.tail, each.events) for each in bounds] == [(4, 4), (1, 1)]
+        assert bounds[1].bytes == 2
+
+    async def test_what_no_engine_can_hold_is_refused_whole(self, log: Log) -> None:
+        if not log.takes_many:
+            return
+        bad = [
+            AppendMany("t", 0, 1, [], []),
+            AppendMany("t", 0, 1, ["a"], [b"1", b"2"]),
+            AppendMany("t", 0, 1, ["a", "b"], [b"1", b"2"], ["k"]),
+            AppendMany("t", 0, 1, ["a"], [b"1"], None, [b"{}", None]),
+            AppendMany("t", 0, 1, ["a", "\ud800"], [b"1", b"2"]),
+            AppendMany("t", 0, 1, ["a"], [b"1"], ["\ud800"]),
+            AppendMany("t", 0, 1, ["a"], ["1"]),  # type: ignore[list-item]
+            AppendMany("t", 0, 1, [None], [b"1"]),  # type: ignore[list-item]
+            AppendMany("t", 0, 1 << 63, ["a"], [b"1"]),
+            AppendMany("t", -1, 1, ["a"], [b"1"]),
+            AppendMany("\ud800", 0, 1, ["a"], [b"1"]),
+        ]
+        results = await asyncio.gather(
+            *(log.commit(Batch([event(8), events])) for events in bad),
+            log.commit(Batch([event(9)])),
+            return_exceptions=True,
+        )
+        assert [type(result) for result in results] == [Refused] * len(bad) + [Receipt]
+        assert [e.id for e in await log.read("t", 0, 1, 10)] == ["id-9"]
+
+    async def test_a_refused_batch_takes_them_back(self, log: Log) -> None:
+        if not log.takes_many:
+            return
+        await publish(log, event(1))
+        many = AppendMany("t", 0, 7, ["a", "b"], [b"1", b"2"])
+        with pytest.raises(Refused):
+            await log.commit(Batch([many, event(2, expect=1)]))
+        with pytest.raises(Refused):
+            await log.commit(Batch([AppendMany("new", 0, 7, ["a"], [b"1"]), Guard("s", "k", 3)]))
+        assert (await log.commit(Batch([many]))).offsets == ((0, 2, False),)
+        assert await log.topics() == ["t"]
 
 
 class _Removal:
@@ -523,7 +583,7 @@ class _Restore:
         assert (await publish(log, event(1))).offsets == ((0, 6, False),)
 
 
-class EngineContract(_Events, _Removal, _Time, _Expectations, _Dedupe, _Records, _Reopening, _Restore):
+class EngineContract(_Events, _Columns, _Removal, _Time, _Expectations, _Dedupe, _Records, _Reopening, _Restore):
     """Every test of the contract. A subclass, or a conftest, gives the fixture `make_engine`."""
 
     @pytest.fixture

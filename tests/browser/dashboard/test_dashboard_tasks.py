@@ -72,6 +72,7 @@ def test_a_call_that_failed_is_found_understood_retried_and_another_discarded(
     detail.get_by_role("button", name="Retry").click()
     page.toast("1 call was sent back.")
     detail.get_by_text('"sent to ada"').wait_for()
+    page.button("Retry 1 failed…").wait_for()
     page.button("Discard them…").click()
     page.button("Discard 1 call").click()
     page.toast("1 call was discarded.")

@@ -21,6 +21,7 @@ from typing import Any
 from mainspring.cli.support.messages import Wire
 from mainspring.errors import MainspringError
 from tests.support.serving import Serving
+from tests.support.terminal import until
 
 ROUNDS = min(100, int(os.environ.get("MAINSPRING_TEST_CRASH_ROUNDS", "50")) // 10)
 PATIENCE_S = 60
@@ -62,14 +63,20 @@ def events(node: Serving, topic: str) -> list[str]:
         offset = page[-1]["offset"] + 1
 
 
-def runs(wire: Wire) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+def is_over(wire: Wire, ident: str) -> bool:
+    """Whether a command was never stored, or has its outcome."""
+    answer = wire.ask("query", "Syscall.Outcome", {"id": ident})
+    return bool(answer["kind"] == "error" or answer["data"]["state"] == "done")
+
+
+def done_runs(wire: Wire) -> list[str]:
+    found: list[str] = []
     after = ""
     while True:
         page = wire.ask("query", "Run.List", {"after": after})["data"]["runs"]
         if not page:
             return found
-        found |= {run["id"]: run for run in page}
+        found += [run["id"] for run in page if run["state"] == "done"]
         after = page[-1]["id"]
 
 
@@ -93,18 +100,19 @@ def test_what_belongs_together_survives_being_killed_together(tmp_path: Path) ->
     for _ in range(ROUNDS):
         with Serving("shop:app", folder=tmp_path, engine="sqlite") as node:
             sender = threading.Thread(target=send_until_killed, args=(node, numbers, replied, sent))
+            enough = len(replied) + chance.randrange(1, 40)
             sender.start()
-            time.sleep(chance.uniform(0.02, 0.4))  # when it is killed is the test's chance, not a wait for something
+            until(lambda: len(replied), lambda count: count >= enough)  # noqa: B023
+            time.sleep(chance.uniform(0, 0.01))  # when it is killed is the test's chance, not a wait for something
             node.kill()
             sender.join()
     with Serving("shop:app", folder=tmp_path, engine="sqlite") as node:
         wire = Wire(node.kernel_socket)
-        deadline = time.monotonic() + PATIENCE_S
-        while time.monotonic() < deadline:
-            orders, found = events(node, "orders"), runs(wire)
-            if len(found) == len(orders) and all(run["state"] == "done" for run in found.values()):
-                break
-        accepted = set(orders)
+        for ident in set(sent) - set(replied):  # what was stored and has no outcome is carried out after the start
+            until(lambda: is_over(wire, ident))  # noqa: B023
+        accepted = set(events(node, "orders"))
+        until(lambda: len(done_runs(wire)) == len(accepted))
+        found = done_runs(wire)
         assert set(replied) <= accepted <= set(sent)
         for topic in ("orders", "copies", "billed"):
             stored = events(node, topic)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from bench.__main__ import PARTS, figures
-from bench.harness import alternate, compare, ratio, spread
+from bench.harness import alternate, compare, ratio, spread, summary, versus
 
 from tests.support.paths import ROOT
 
@@ -25,6 +25,12 @@ def test_help_is_printed_and_nothing_is_measured() -> None:
     assert done.stderr == ""
 
 
+def test_the_report_says_how_long_it_takes_and_where_it_writes() -> None:
+    done = bench("-m", "bench.report", "--help")
+    assert done.returncode == 0, done.stderr
+    assert "docs/benchmarks" in done.stdout
+
+
 @pytest.mark.parametrize("part", PARTS)
 def test_each_part_says_what_it_measures(part: str) -> None:
     done = bench("-m", f"bench.{part}", "--help")
@@ -35,14 +41,14 @@ def test_each_part_says_what_it_measures(part: str) -> None:
 def test_an_unknown_part_is_refused_with_those_there_are() -> None:
     done = bench("-m", "bench", "lop")
     assert done.returncode == 2
-    assert "unknown part lop; there are: loop, log" in done.stderr
+    assert "unknown part lop; there are: limits, loop, log" in done.stderr
 
 
 def test_one_part_gives_one_json_object_with_its_conditions() -> None:
     done = bench("-m", "bench", "kernel", "--quick")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
-    assert found["kernel"]["ask_on_asyncio"]["kernel_to_bare"] > 0
+    assert found["kernel"]["ask_on_asyncio"]["ratio"] > 0
     assert {"cores", "python", "loop", "load"} <= found["kernel"]["conditions"].keys()
 
 
@@ -69,6 +75,12 @@ def test_a_comparison_has_both_times_the_ratio_and_its_spread() -> None:
     }
 
 
-def test_figures_are_found_by_their_path() -> None:
+def test_rounds_have_a_median_and_a_spread_and_ratios_are_of_the_same_round() -> None:
+    assert summary([3, 1, 2]) == {"median": 2, "spread": [1, 3]}
+    assert versus([10, 30, 20], [10, 10, 10]) == {"ratio": 2.0, "spread": [1.0, 3.0]}
+
+
+def test_figures_are_found_by_their_path_and_those_of_rounds_are_their_median() -> None:
     found = {"conditions": {"cores": 2}, "publish": {"rate": 10, "goal": 4, "deep": {"us": 1.5}}, "ok": True}
     assert dict(figures(found)) == {"publish.rate": 10.0, "publish.deep.us": 1.5}
+    assert dict(figures({"publish": summary([3, 1, 2])})) == {"publish": 2.0}

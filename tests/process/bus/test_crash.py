@@ -83,7 +83,7 @@ async def consume(ws: aiohttp.ClientWebSocketResponse, witness: Witness) -> None
 
 
 async def one_round(node: Serving, witness: Witness) -> None:
-    """Load until the node dies; what it says about commits before that is remembered."""
+    """Load until the node is killed, after some answers; what it says about commits before that is remembered."""
     url = f"http://127.0.0.1:{node.port}"
     async with aiohttp.ClientSession() as client:
         writer, reader = await client.ws_connect(url), await client.ws_connect(url)
@@ -95,13 +95,19 @@ async def one_round(node: Serving, witness: Witness) -> None:
 
             writing = group.create_task(until_dead(write(writer, witness)))
             reading = group.create_task(until_dead(consume(reader, witness)))
-            await asyncio.sleep(witness.random.uniform(0.02, 0.25))
-            offsets = await (await client.get(f"{url}/topics/{TOPIC}/offsets")).json() if witness.promised else None
+            written = witness.random.randrange(1, 300)
+            shown = witness.random.randrange(1, written + 1)
+            written, shown = written + len(witness.promised), shown + len(witness.seen)
+            while len(witness.promised) < written or len(witness.seen) < shown:
+                assert not writing.done()
+                assert not reading.done()
+                await asyncio.sleep(0.001)
+            offsets = await (await client.get(f"{url}/topics/{TOPIC}/offsets")).json()
             await asyncio.to_thread(node.kill)
             await asyncio.wait([writing, reading], timeout=5)
             for task in (writing, reading):
                 task.cancel()
-        for entry in offsets["partitions"] if offsets else ():
+        for entry in offsets["partitions"]:
             if "g" in entry["groups"]:
                 witness.committed[entry["partition"]] = entry["groups"]["g"]["lastCommitted"]
 

@@ -31,14 +31,14 @@ def test_publish_subscribe_acknowledge(bus: SyncClient, name: str) -> None:
 def test_refusing_extending_and_waiting(bus: SyncClient, name: str) -> None:
     bus.publish(name, "x")
     with bus.subscribe(name, group="g") as events:
-        event = events.get(5)
+        event = events.get(60)
         assert event.extend(30)
         assert event.nack(delay=0.01, reason="later")
-        assert events.get(5).attempt == 2
+        assert events.get(60).attempt == 2
         with pytest.raises(TimedOut):
             events.get(0.05)
         events.seek("beginning")
-        assert events.get(5).payload == "x"
+        assert events.get(60).payload == "x"
 
 
 def test_many_threads_share_one_client(bus: SyncClient, name: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from mainspring.client import SyncClient, connect
-from tests.support.client_node import Node
+from tests.support.client_node import Node, eventually
 
 
 async def test_a_node_killed_while_events_are_published_stores_each_of_them_once(own_node: Node) -> None:
@@ -47,17 +47,21 @@ async def test_consumers_go_on_after_the_node_was_killed_and_miss_nothing(own_no
 
 async def test_a_subscription_goes_on_where_its_group_was(own_node: Node) -> None:
     async with connect(own_node.url) as bus:
+
+        async def acknowledged() -> bool:
+            return await bus.lag("t", "g") == 5
+
         for n in range(10):
             await bus.publish("t", n)
         async with bus.subscribe("t", group="g", from_=1, max_inflight=4) as events:
             for n in range(5):
-                event = await events.get(10)
+                event = await events.get(60)
                 assert event.payload == n
                 await event.ack()
-            await asyncio.sleep(0.3)  # an acknowledgement is stored within milliseconds, not at once
+            await eventually(acknowledged)  # an acknowledgement is stored within milliseconds, not at once
             own_node.kill()
             own_node.restart()
-            assert [(await events.get(20)).payload for _ in range(4)] == [5, 6, 7, 8]
+            assert [(await events.get(60)).payload for _ in range(4)] == [5, 6, 7, 8]
 
 
 def test_a_blocking_client_survives_it_too(own_node: Node) -> None:

@@ -51,7 +51,7 @@ async def test_a_consumer_that_holds_its_window_and_does_nothing_is_reported(nod
         bus.subscribe(name, group="g", max_inflight=2) as events,
     ):
         await bus.publish(name, 0)
-        held = await events.get(5)
+        held = await events.get(60)
         await asyncio.sleep(0.3)
         for n in range(10):
             await bus.publish(name, n)

@@ -69,7 +69,7 @@ async def test_a_consumers_span_continues_the_producers_trace(node: Node, name: 
     async with connect(node.url, tracer_provider=recorder) as bus:
         await bus.publish(name, 1, key="k")
         async with bus.subscribe(name, group="g") as events:
-            event = await events.get(5)
+            event = await events.get(60)
             assert event.headers["traceparent"].startswith("00-")
             await event.ack()
     (produced,), (consumed,) = recorder.named(f"publish {name}"), recorder.named(f"process {name}")
@@ -117,7 +117,7 @@ async def test_without_an_sdk_nothing_is_added(node: Node, name: str) -> None:
         assert bus.telemetry is None
         await bus.publish(name, 1)
         async with bus.subscribe(name, group="g") as events:
-            event = await events.get(5)
+            event = await events.get(60)
             assert dict(event.headers) == {}
             assert event.span is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable
+from hashlib import sha256
 from typing import Any
 
 import aiohttp
@@ -13,6 +14,7 @@ import pytest
 from mainspring import App
 from mainspring.bus import NewEvent, Schedule
 from mainspring.bus.errors import BusError
+from mainspring.client import connect
 from mainspring.testing import serving
 from mainspring.testing.serving import Served
 
@@ -241,3 +243,23 @@ async def test_the_same_rule_holds_for_a_frame_with_a_digest(faces: Faces) -> No
     assert refusal is not None
     assert refusal[0] == "bad_frame"
     assert "number" in refusal[1]
+
+
+async def test_a_digest_reaches_the_envelope_whichever_way_it_came(faces: Faces) -> None:
+    digest = sha256(b'{"a":1,"b":2}').hexdigest()
+    sent = b'"payload":{"b": 2, "a": 1},"payload_sha256":"%b"' % digest.encode()
+    wrong = sent.replace(b'"b": 2', b'"b": 3')
+    line = b'{"kind":"command","type":"Bus.Publish","metadata":{"id":"1","timestamp":0},"data":{"topic":"t",%b}}'
+    for members, refused in ((sent, False), (wrong, True)):
+        in_data = members.replace(b"payload_sha256", b"payloadSha256")
+        answers = [
+            await faces.frame(b'{"type":"PUBLISH","topic":"t",%b}' % members),
+            await faces.post("/topics/t/events", b"{%b}" % members, "application/json"),
+            await faces.post("/topics/t/events", b"{%b}\n" % members, "application/x-ndjson"),
+            await faces.line(line % in_data),
+        ]
+        assert [answer is not None for answer in answers] == [refused] * 4, answers
+    async with connect(faces.node.url) as bus, bus.subscribe("t", group="g") as subscription:
+        got = [await anext(aiter(subscription)) for _ in range(4)]
+    assert [event.payload_sha256 for event in got] == [digest] * 4
+    assert [event.headers.get("payload_sha256") for event in got] == [None] * 4

@@ -34,7 +34,7 @@ class Consumer:
                 if frame["type"] == type:
                     return self.frames.pop(index)
             self._arrived.clear()
-            await asyncio.wait_for(self._arrived.wait(), 10)
+            await asyncio.wait_for(self._arrived.wait(), 60)
 
 
 @asynccontextmanager

@@ -291,3 +291,15 @@ async def test_a_cloudevent_without_a_required_attribute_is_refused(site: Site, 
 async def test_a_cloudevent_format_nobody_knows_is_415(site: Site) -> None:
     refused = await site.post("/topics/t/events", b"<x/>", type="application/cloudevents+xml")
     assert refused.status == 415
+
+
+async def test_a_whole_number_with_a_fraction_of_zeros_is_an_integer_and_payloads_stay_as_they_are(site: Site) -> None:
+    body = b'{"ttl_ms": 5000.0, "payload": {"n": 1.0, "t": "2.0"}, "key": "3.0"}'
+    assert (await site.post("/topics/t/events", body)).status == 201
+    assert await raw_payload(site, "t") == b'{"n": 1.0, "t": "2.0"}'
+    (event,) = await site.events("t")
+    assert event["key"] == "3.0"
+    assert (await site.post("/dlq/t/redrive", {"before": 1316.0})).status == 200
+    assert (await site.post("/topics", {"topic": "t", "retentionMs": 9.0})).json["retentionMs"] == 9
+    for wrong in ({"before": 1.5}, {"before": "1.0"}, {"offsets": [1.0, "2"]}):
+        assert (await site.post("/dlq/t/redrive", wrong)).json["code"] == "bad_frame"

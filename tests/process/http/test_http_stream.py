@@ -60,7 +60,7 @@ class EventSource:
     async def events(self, count: int) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         while len(found) < count:
-            message = await asyncio.wait_for(self.message(), 10)
+            message = await asyncio.wait_for(self.message(), 60)
             if message.data:
                 found.append(message.event)
         return found
@@ -68,7 +68,7 @@ class EventSource:
     async def ready(self) -> None:
         """Until the place where the stream begins has been told."""
         while not self.last_id:
-            await asyncio.wait_for(self.message(), 10)
+            await asyncio.wait_for(self.message(), 60)
 
 
 @asynccontextmanager
@@ -173,7 +173,7 @@ async def test_silence_is_filled_with_comments() -> None:
             assert first.retry
             await source.ready()
             for _ in range(3):
-                assert (await asyncio.wait_for(source.message(), 10)).comment
+                assert (await asyncio.wait_for(source.message(), 60)).comment
             await site.publish("t", 2)
             assert payloads(await source.events(1)) == [2]
 

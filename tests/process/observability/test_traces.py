@@ -198,7 +198,9 @@ async def test_the_context_of_the_caller_goes_with_everything_it_sends(
     assert "messaging.message.id" in one.attributes
     assert "messaging.message.id" not in batch.attributes
     assert batch.attributes["messaging.batch.message_count"] == 2
-    assert {span.context.trace_id for span in spans.all() if span.name == "query Syscall.Ping"} == {int(TRACE, 16)}
+    asked = [span.context for span in spans.all() if span.name == "query Syscall.Ping"]
+    assert len(asked) == 2, "one of the client, one of the node"
+    assert {(found.trace_id, found.trace_state.to_header()) for found in asked} == {(int(TRACE, 16), "vendor=1")}
 
 
 class _Recording:

@@ -89,7 +89,7 @@ def told(paper: Path, text: str = "x") -> task_app.Note:
 async def test_tasks_enqueued_before_the_first_worker_are_done(bus: Client, workers: Workers, paper: Path) -> None:
     handles = [await task_app.note.enqueue(told(paper, f"n{n}")) for n in range(20)]
     workers.start()
-    assert [await handle.result(30) for handle in handles] == [2] * 10 + [3] * 10
+    assert [await handle.result(60) for handle in handles] == [2] * 10 + [3] * 10
     assert sorted(task_app.lines(paper)) == sorted(f"n{n}" for n in range(20))
 
 
@@ -103,7 +103,7 @@ async def test_a_worker_killed_at_work_leaves_its_tasks_to_others(bus: Client, w
     await eventually(begun)
     first.kill()
     workers.start("--concurrency", "2")
-    assert [await handle.result(30) for handle in handles] == [f"n{n}" for n in range(6)]
+    assert [await handle.result(60) for handle in handles] == [f"n{n}" for n in range(6)]
 
 
 SURROUNDED = """
@@ -145,7 +145,7 @@ async def test_middleware_and_dependencies_are_there_in_a_worker(own_node: Node,
     app.use(bus)
     try:
         workers.start("--processes", "2", "--concurrency", "1", program="mails:app")
-        done = [await (await send.enqueue("ada")).result(30) for _ in range(2)]
+        done = [await (await send.enqueue("ada")).result(60) for _ in range(2)]
         assert {each.rpartition(" ")[0] for each in done} == {"<ada session of task send ['ada']"}
     finally:
         workers.end()
@@ -174,7 +174,7 @@ async def test_a_task_that_kills_its_worker_is_tried_again_elsewhere(
     handle = await task_app.deadly.enqueue(told(paper))
     assert first.wait(30) == 9
     workers.start()
-    assert await handle.result(30) == "survived"
+    assert await handle.result(60) == "survived"
     assert task_app.lines(paper) == ["attempt 1", "attempt 2"]
 
 
@@ -192,7 +192,7 @@ async def test_a_worker_told_to_stop_finishes_what_runs_and_leaves_the_rest(
     assert first.wait(30) == 0
     assert task_app.lines(paper) == ["begin n0", "end n0"]
     workers.start()
-    assert [await handle.result(30) for handle in handles] == ["n0", "n1", "n2"]
+    assert [await handle.result(60) for handle in handles] == ["n0", "n1", "n2"]
     assert task_app.lines(paper).count("begin n0") == 1
 
 
@@ -230,7 +230,7 @@ async def test_a_running_task_is_cancelled_from_another_process(bus: Client, wor
     await eventually(begun)
     await handle.cancel("enough")
     with pytest.raises(TaskCancelled):
-        await handle.result(30)
+        await handle.result(60)
     assert task_app.lines(paper) == ["begin", "cancelled"]
 
 
@@ -242,8 +242,8 @@ async def test_a_task_cancelled_before_a_worker_comes_is_never_started(
     after = await task_app.note.enqueue(told(paper, "after"))
     workers.start()
     with pytest.raises(TaskCancelled):
-        await handle.result(30)
-    assert await after.result(30) == 5
+        await handle.result(60)
+    assert await after.result(60) == 5
     assert task_app.lines(paper) == ["after"]
 
 
@@ -253,7 +253,7 @@ async def test_a_failing_task_is_tried_as_often_as_it_was_promised_then_buried_a
     workers.start()
     handle = await task_app.failing.options(max_attempts=3, backoff="10ms").enqueue(told(paper, "boom"))
     with pytest.raises(TaskFailed, match="boom"):
-        await handle.result(30)
+        await handle.result(60)
     assert task_app.lines(paper) == ["attempt 1", "attempt 2", "attempt 3"]
     topic = task_app.failing.topic
 
@@ -279,14 +279,14 @@ async def test_functions_in_threads_and_their_progress(bus: Client, workers: Wor
     handle = await task_app.threaded.enqueue(told(paper, "abc"))
     workers.start()
     assert [each async for each in handle.progress()] == [{"at": "half"}]
-    assert await handle.result(30) == "ABC"
+    assert await handle.result(60) == "ABC"
 
 
 async def test_a_time_limit_ends_a_task(bus: Client, workers: Workers, paper: Path) -> None:
     workers.start()
     handle = await task_app.limited.enqueue(told(paper))
     with pytest.raises(TaskFailed, match=r"longer than 0\.2 s"):
-        await handle.result(30)
+        await handle.result(60)
 
 
 def test_a_worker_that_waits_for_its_node_can_be_stopped(tmp_path: Path) -> None:
@@ -390,8 +390,8 @@ async def test_tasks_of_the_queue_of_the_version_before_are_done(own_node: Node,
 
     app.use(bus)
     async with Worker(app.tasks):
-        assert await count.handle("old-count").result(30) == "old-count"
-        await send.handle("old-send").result(30)
-        await send.handle("old-high").result(30)
-        assert await (await count.enqueue({"to": "eve"})).result(30)
+        assert await count.handle("old-count").result(60) == "old-count"
+        await send.handle("old-send").result(60)
+        await send.handle("old-high").result(60)
+        assert await (await count.enqueue({"to": "eve"})).result(60)
     assert sorted(done) == [("count", "ada"), ("count", "eve"), ("send", "ada"), ("send", "bob")]

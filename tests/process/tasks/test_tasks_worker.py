@@ -34,7 +34,7 @@ async def test_a_result_that_json_cannot_say_is_a_failure(app: App) -> None:
 
     async with Worker(app.tasks):
         with pytest.raises(TaskFailed, match="cannot be stored"):
-            await (await odd.enqueue()).result(30)
+            await (await odd.enqueue()).result(60)
 
 
 async def test_a_task_that_the_worker_does_not_know_ends_as_a_dead_letter(app: App, bus: Client) -> None:
@@ -69,7 +69,7 @@ async def test_a_delayed_task_waits(app: App) -> None:
         last = await work.options(at=at + timedelta(seconds=0.3)).enqueue_many([("last",)])
         soon = await work.enqueue("soon")
         for handle in (late, later, soon, *last):
-            await handle.result(30)
+            await handle.result(60)
     assert order == ["soon", "late", "later", "last"]
 
 
@@ -80,10 +80,10 @@ async def test_a_result_can_be_asked_for_elsewhere_by_id(node: Node, app: App) -
 
     async with Worker(app.tasks):
         handle = await work.enqueue(21)
-        await handle.result(30)
+        await handle.result(60)
     async with connect(node.url) as other:
         app.use(other)
-        assert await work.handle(handle.id).result(30) == 42
+        assert await work.handle(handle.id).result(60) == 42
         assert await work.handle("nobody").state() == "waiting"
         with pytest.raises(TimedOut):
             await work.handle("nobody").result(0.1)
@@ -101,7 +101,7 @@ async def test_results_expire(own_node: Node) -> None:
 
         async with Worker(app.tasks):
             handle = await work.enqueue()
-            assert await handle.result(30) == 1
+            assert await handle.result(60) == 1
 
         async def gone() -> bool:
             return bool(await handle.state() == "waiting")
@@ -144,13 +144,13 @@ async def test_a_cancelled_task_that_swallows_it_is_done_all_the_same(app: App) 
         handle = await stubborn.enqueue()
         await asyncio.wait_for(begun.wait(), 30)
         await handle.cancel()
-        assert await handle.result(30) == "I finished anyway"
+        assert await handle.result(60) == "I finished anyway"
         assert worker.done == 1
         again = await stubborn.enqueue()  # its loop still works
         begun.clear()
         await asyncio.wait_for(begun.wait(), 30)
         await again.cancel()
-        await again.result(30)
+        await again.result(60)
 
 
 async def test_a_task_that_cancels_itself_has_failed(app: App) -> None:
@@ -161,7 +161,7 @@ async def test_a_task_that_cancels_itself_has_failed(app: App) -> None:
     async with Worker(app.tasks, concurrency=1):
         for _ in range(3):
             with pytest.raises(TaskFailed, match="CancelledError"):
-                await (await suicidal.enqueue()).result(30)
+                await (await suicidal.enqueue()).result(60)
 
 
 async def test_cancelling_what_has_ended_changes_nothing(app: App) -> None:
@@ -171,9 +171,9 @@ async def test_cancelling_what_has_ended_changes_nothing(app: App) -> None:
 
     async with Worker(app.tasks):
         handle = await work.enqueue()
-        assert await handle.result(30) == 5
+        assert await handle.result(60) == 5
         await handle.cancel()
-        assert await handle.result(30) == 5
+        assert await handle.result(60) == 5
 
 
 async def test_stopping_interrupts_what_does_not_finish_and_gives_it_back(app: App) -> None:
@@ -196,7 +196,7 @@ async def test_stopping_interrupts_what_does_not_finish_and_gives_it_back(app: A
     await worker.stop(timeout=0.05)
     await worker.stop()
     async with Worker(app.tasks):
-        assert await handle.result(30) == 2
+        assert await handle.result(60) == 2
     assert attempts == [1, 2]
 
 
@@ -251,7 +251,7 @@ async def test_dead_letters_are_written_in_the_nodes_form(bus: Client, app: App)
     async with Worker(app.tasks):
         handle = await fails.options(headers={"mine": "kept"}).enqueue({"a": 1})
         with pytest.raises(TaskFailed):
-            await handle.result(30)
+            await handle.result(60)
     (letter,) = [each async for each in bus.dead_letters(fails.topic)]
     assert (letter.original_offset, letter.reason, letter.headers["mine"]) == (1, "OSError: boom", "kept")
     assert letter.payload == {"args": [{"a": 1}]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,20 @@ async def test_a_purged_stream_is_mended_by_a_running_node_so_that_a_new_one_can
     await until_equal(one, two)
     assert await everything(one.log) == await everything(two.log)
     assert await two.ids() == [f"e{n}" for n in range(6)]
+
+
+async def test_a_new_node_waits_for_a_running_one_to_mend_a_shortened_stream(
+    server: NatsServer, name: str, node: OpenNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = await node(server.url(name))
+    for n in range(5):
+        await one.publish(f"e{n}")
+    await api(one, "STREAM.PURGE", {"seq": 4})
+    joining = asyncio.create_task(node(server.url(name), "b"))
+    await until(lambda: "waiting for one of a running node" in caplog.text)
+    await one.engine.durability()  # as every node asks now and then
+    two = await joining
+    assert await two.ids() == [f"e{n}" for n in range(5)]
 
 
 async def test_a_deleted_stream_is_said_and_nothing_is_acknowledged(

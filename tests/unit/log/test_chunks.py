@@ -297,6 +297,25 @@ async def test_small_chunks_of_a_quiet_topic_are_put_together(tmp_path: Path) ->
     assert check(path).problems == []
 
 
+async def test_a_fault_in_the_upkeep_does_not_end_the_writing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(connection: sqlite3.Connection, state: object) -> bool:
+        connection.execute("BEGIN")
+        raise ValueError("a fault")
+
+    monkeypatch.setattr("mainspring.log.engines.sqlite.writer.put_together", fail)
+    log = Log(SqliteEngine(tmp_path / "log"))
+    await log.open()
+    for _ in range(4 * FEW_CHUNKS):
+        await log.commit(Batch([Append("quiet", 0, "id", 1, b"1")]))
+    assert len(await log.read("quiet", 0, 1, 5_000)) == 4 * FEW_CHUNKS
+    await log.close()
+    assert [record.message for record in caplog.records] == [
+        "the log's small chunks are left as they are until the node is started again"
+    ]
+
+
 async def test_what_is_removed_step_by_step_is_counted_once(tmp_path: Path) -> None:
     path = tmp_path / "log"
     log = Log(SqliteEngine(path))

@@ -36,6 +36,7 @@ from mainspring.bus.protocol import (
     REPLY_FOR,
     REPLY_TO,
     BatchEvent,
+    LeanEvent,
     OfferedEvent,
     PublishFrame,
 )
@@ -47,8 +48,8 @@ from mainspring.bus.schemas.registry import SchemaRegistry
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.json_text import HALF_CHARACTER, JsonRefused, check_json
-from mainspring.log import Append
+from mainspring.json_text import HALF_CHARACTER, JsonRefused, are_readable_parts, check_json
+from mainspring.log import Append, AppendMany
 from mainspring.loop import Clock
 from mainspring.settings import Settings
 from mainspring.telemetry import TRACEPARENT, OpenSpan, Recorder, messaging, tracing
@@ -79,6 +80,7 @@ class Admission:
     _: KW_ONLY
     new_id: Callable[[], str]
     random: Callable[[], float]
+    takes_many: bool = False  # whether the log does
     closed: str = ""  # why nothing is accepted any more
     refuses: str = ""  # why nothing is published now: it is closed, or there is no room
     remedy: str = ""
@@ -87,6 +89,49 @@ class Admission:
         self._most_bytes = self.settings.max_frame_bytes
         self._most_key_bytes = self.settings.max_key_bytes
         self._dedupe_window_ms = self.settings.dedupe_window_ms
+        self._new_ids: Callable[[int], list[str]] = getattr(self.new_id, "many", None) or (
+            lambda count: [self.new_id() for _ in range(count)]
+        )
+
+    def accept_lean(
+        self, name: str, events: Sequence[LeanEvent], caller: Caller, bucket: TokenBucket | None
+    ) -> Accepted | None:
+        """`accept` for events that have nothing but payload and key, of a frame that was decoded.
+
+        None where each must be looked at by itself, or where they are refused: `accept` says why.
+        """
+        topic = self.topics.find(name)
+        if topic is None or topic.config.partitions > 1 or self.refuses or not self.takes_many:
+            return None
+        if tracing.recorder is not None or self.schemas.of(name) is not None:
+            return None
+        payloads = [bytes(event.payload) for event in events]
+        keys: list[str | None] | None = [event.key for event in events]
+        headers = verified_headers(caller.verified).alone
+        room = self._most_bytes - len(headers or b"")
+        if keys is not None and keys.count(None) == len(keys):
+            keys = None
+        else:
+            longest = 4 * max([len(key) for key in keys or () if key is not None])  # bytes, at most
+            if longest > self._most_key_bytes:
+                return None
+            room -= longest
+        if max(map(len, payloads)) > room or not are_readable_parts(payloads):
+            return None
+        self.access.check_now(topic.config, "publish", caller)
+        if bucket is not None or topic.bucket is not None:
+            self._check_rates(topic, bucket, len(events))
+        count = len(payloads)
+        many = AppendMany(
+            name,
+            0,
+            self.clock.wall_ms(),
+            self._new_ids(count),
+            payloads,
+            keys,
+            None if headers is None else [headers] * count,
+        )
+        return Accepted(topic, [], many=many)
 
     def accept(
         self,
@@ -373,16 +418,22 @@ def check_headers(headers: Mapping[str, str] | None) -> dict[str, str] | None:
 
 
 def with_sha256(event: E) -> E:
-    """The event with its digest as a header, from which the envelope gets it.
+    """The event with its digest as a header, if it has one."""
+    digest = event.payload_sha256
+    if digest is None:
+        return event
+    return msgspec.structs.replace(event, headers=sha256_headers(bytes(event.payload), event.headers, digest))
+
+
+def sha256_headers(payload: bytes, headers: dict[str, str] | None, digest: str) -> dict[str, str]:
+    """The headers of an event with its digest among them, from which the envelope gets it.
 
     It is the SHA-256 of the payload as JSON with sorted keys and no spaces, in UTF-8, in hexadecimal, and is checked.
     """
-    payload, digest = bytes(event.payload), event.payload_sha256
-    assert digest is not None
     _check_payloads([payload])
     if hashlib.sha256(_to_sorted_json(msgspec.json.decode(payload))).hexdigest() != digest.lower():
         raise BadFrame("payload_sha256 does not fit the payload", remedy="hash JSON with sorted keys and no spaces")
-    return msgspec.structs.replace(event, headers={**(event.headers or {}), PAYLOAD_SHA256: digest})
+    return {**(headers or {}), PAYLOAD_SHA256: digest}
 
 
 def key_hash(key: str) -> int:

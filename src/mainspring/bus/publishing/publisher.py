@@ -26,7 +26,7 @@ from mainspring.bus.results import Published
 from mainspring.bus.topics.tail import PartitionTail
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, InDoubt, Log, Prepared, Receipt, Refused, Result
+from mainspring.log import Append, AppendMany, Batch, InDoubt, Log, Prepared, Receipt, Refused, Result
 from mainspring.loop import reject, resolve
 from mainspring.telemetry import OpenSpan
 
@@ -40,7 +40,8 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
     `due` says when each is due (epoch ms; 0: at once); it is empty when all are due at once. `expects`: one of them
     is only to be stored behind a certain offset. `at_times` are those that are due at a time of day, and not after a
-    delay. `span` ends when the events are durable, or refused.
+    delay. `span` ends when the events are durable, or refused. `many` are the events instead of `appends`, where they
+    go together.
     """
 
     topic: Topic
@@ -49,6 +50,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     expects: bool = False
     span: OpenSpan | None = None
     at_times: frozenset[int] = frozenset()
+    many: AppendMany | None = None
 
     def due_at(self, index: int) -> int:
         return self.due[index] if self.due else 0
@@ -68,15 +70,25 @@ class _Pending:
     store_topic: StoreTopic
     audited: bool = True
     batch: Batch = field(default_factory=Batch)
-    appends: list[Append] = field(default_factory=list)
+    appends: list[Append | AppendMany] = field(default_factory=list)
     waiting: list[tuple[OnDone, int, int]] = field(default_factory=list)
     topics: dict[str, Topic] = field(default_factory=dict)
 
-    def add(self, topic: Topic, appends: Sequence[Append], on_done: OnDone | None) -> None:
+    def add_topic(self, topic: Topic) -> None:
         if topic.name not in self.topics:
             self.topics[topic.name] = topic
             if not topic.stored:
                 self.store_topic(self.batch, topic)
+
+    def add_many(self, topic: Topic, many: AppendMany, on_done: OnDone | None) -> None:
+        self.add_topic(topic)
+        if on_done is not None:
+            self.waiting.append((on_done, len(self.appends), 1))
+        self.appends.append(many)
+        self.batch.append_many(many)
+
+    def add(self, topic: Topic, appends: Sequence[Append], on_done: OnDone | None) -> None:
+        self.add_topic(topic)
         if on_done is not None:
             self.waiting.append((on_done, len(self.appends), len(appends)))
         self.appends.extend(appends)
@@ -122,7 +134,10 @@ class Publisher:
             if self._open is None:
                 self._open = _Pending(self.store_topic)
                 asyncio.get_running_loop().call_soon(self._flush)
-            self._open.add(accepted.topic, accepted.appends, on_done)
+            if accepted.many is not None:
+                self._open.add_many(accepted.topic, accepted.many, on_done)
+            else:
+                self._open.add(accepted.topic, accepted.appends, on_done)
 
     async def store(self, accepted: Accepted) -> list[Published]:
         """`submit`, and wait until the events are durable. Raises BusError."""
@@ -152,7 +167,7 @@ class Publisher:
         self._flush()
         pending = _Pending(self.store_topic, audited)
         for topic in topics:
-            pending.add(topic, (), None)
+            pending.add_topic(topic)
         pending.appends = [operation for operation in batch.operations if isinstance(operation, Append)]
         pending.batch.operations.extend(batch.operations)
         pending.waiting.append((on_done, 0, len(pending.appends)))
@@ -198,12 +213,9 @@ class Publisher:
         if len(topics) == 1:
             (topic,) = topics.values()
             if not topic.active:
-                stored = [(partition, offset) for partition, offset, duplicate in placed if not duplicate]
-                newest = dict(stored)
-                counts = Counter([partition for partition, _ in stored]) if len(newest) > 1 else None
-                for partition, offset in newest.items():
+                for partition, (offset, count) in _ends(pending, placed).items():
                     topic.tails[partition].advance(offset)
-                    self._count(pending, topic, partition, offset, len(stored) if counts is None else counts[partition])
+                    self._count(pending, topic, partition, offset, count)
                 self._wake_readers(topics)
                 return
         for tail, (first, appends) in _runs(pending, placed).items():
@@ -229,6 +241,23 @@ class Publisher:
                 self.appended(topic)
 
 
+def _ends(pending: _Pending, placed: Sequence[Placed]) -> dict[int, tuple[int, int]]:
+    """The last offset of each partition of the one topic, and how many events were stored there."""
+    if pending.batch.more:
+        ends: dict[int, tuple[int, int]] = {}
+        for append, (partition, offset, duplicate) in zip(pending.appends, placed, strict=True):
+            if not duplicate:
+                count = len(append.ids) if isinstance(append, AppendMany) else 1
+                ends[partition] = (offset + count - 1, ends.get(partition, (0, 0))[1] + count)
+        return ends
+    stored = [(partition, offset) for partition, offset, duplicate in placed if not duplicate]
+    newest = dict(stored)
+    if len(newest) == 1:
+        return {partition: (offset, len(stored)) for partition, offset in newest.items()}
+    counts = Counter([partition for partition, _ in stored])
+    return {partition: (offset, counts[partition]) for partition, offset in newest.items()}
+
+
 def _runs(pending: _Pending, placed: Sequence[Placed]) -> dict[PartitionTail, tuple[int, list[Append]]]:
     """The events that were stored, by partition: the first offset, and those that follow each other from there.
 
@@ -242,7 +271,10 @@ def _runs(pending: _Pending, placed: Sequence[Placed]) -> dict[PartitionTail, tu
             run = runs.get(tail)
             if run is None:
                 run = runs[tail] = (offset, [])
-            run[1].append(append)
+            if isinstance(append, AppendMany):
+                run[1].extend(append.each())
+            else:
+                run[1].append(append)
     return runs
 
 

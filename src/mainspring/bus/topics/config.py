@@ -18,6 +18,10 @@ from mainspring.bus.names import Name, check_name
 MAX_PARTITIONS: Final = 1024  # each is a cursor per group; more would only make subscribing slow
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_SEGMENT: Final = r"(\*\*?|[^*.]*)"
+NameOrPattern = Annotated[  # what `Pattern` takes; its own error says more than the shape
+    str, msgspec.Meta(extra_json_schema={"minLength": 1, "pattern": rf"^{_SEGMENT}(\.{_SEGMENT})*$"})
+]
 
 
 class AccessList(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -26,8 +30,8 @@ class AccessList(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     A name may be a pattern: `*` is one segment between dots, `**` any number of them.
     """
 
-    allow: tuple[str, ...] | None = None
-    deny: tuple[str, ...] = ()
+    allow: tuple[NameOrPattern, ...] | None = None
+    deny: tuple[NameOrPattern, ...] = ()
 
 
 class TopicConfig(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
@@ -78,6 +82,9 @@ def topic_from(members: dict[str, object], current: TopicConfig | None = None) -
     for name in ("publishACL", "subscribeACL"):
         if isinstance(cleaned.get(name), list):
             cleaned[name] = {"allow": cleaned[name]}
+    for name, value in cleaned.items():
+        if isinstance(value, float) and value.is_integer():  # 1.0 is an integer, too
+            cleaned[name] = int(value)
     of_groups = cleaned.get("groupACL")
     if isinstance(of_groups, dict):
         cleaned["groupACL"] = {

@@ -33,7 +33,7 @@ from mainspring.kernel.processes.frames import Job, ProcessFrame, next_frame, pa
 from mainspring.kernel.processes.locate import find_handler, find_spawn, names_of
 from mainspring.loop import HandlerThreads, Loop, MonotonicClock, pause, resolve
 from mainspring.message import Message, Metadata, NotEncodable, Retry, counted_ids, encode_data, parse
-from mainspring.telemetry import TRACEPARENT, error_keeping, handling, tracing, write_lines
+from mainspring.telemetry import error_keeping, handling, trace_headers, tracing, write_lines
 
 logger: logging.Logger = logging.getLogger("mainspring.kernel")
 
@@ -124,7 +124,8 @@ class HandlerHost:
             if tracing.recorder is None:
                 await self._run(contract, message, answer)
             else:
-                with tracing.recorder.incoming({TRACEPARENT: message.metadata.traceparent or ""}):
+                sent = trace_headers(message.metadata.traceparent, message.metadata.tracestate)
+                with tracing.recorder.incoming(sent):
                     await self._run(contract, message, answer)
         except Fail as refusal:
             answer.op, answer.raw = "refused", bytes(encode_data(data_of(refusal)))

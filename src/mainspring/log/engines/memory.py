@@ -90,6 +90,7 @@ class MemoryEngine(BatchPlanner):
     """An engine without a disk. Use it where losing everything with the process is fine."""
 
     name = "memory"
+    takes_many = True
 
     def __init__(self) -> None:
         super().__init__()

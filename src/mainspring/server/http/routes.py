@@ -187,4 +187,4 @@ async def _abort(request: web.Request) -> None:
 def _route_pattern(path: str) -> str:
     """The path with each parameter's pattern filled in. Only below /topics may a topic's slashes be plain."""
     pattern = re.sub(r"\{(\w+)\}", lambda match: f"{{{match[1]}:{PATH_PARAMETERS[match[1]].pattern}}}", path)
-    return pattern.replace("{topic:[^/]+}", "{topic:.+}") if path.startswith("/topics/") else pattern
+    return pattern.replace("{topic:[^/]+}", "{topic:[\\s\\S]+}") if path.startswith("/topics/") else pattern

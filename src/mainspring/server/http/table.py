@@ -77,10 +77,15 @@ PATH_PARAMETERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class BodyContent:
-    """What a body may be: a media type, and what it holds: a Struct, one of several, or a schema."""
+    """What a body may be: a media type, and what it holds: a Struct, one of several, or a schema.
+
+    `rule` is what its members demand of each other: `if`, `then` and `else`, which generators of clients pass over.
+    Alternatives at the top of an object would be types of their own to them.
+    """
 
     media_type: str
     model: Model
+    rule: Schema = field(default_factory=dict)
 
     @property
     def models(self) -> tuple[type, ...]:
@@ -103,9 +108,19 @@ def gives(description: str, *contents: BodyContent | Model, status: int = 200) -
     return Success(status, description, takes(*contents))
 
 
-def takes(*contents: BodyContent | Model) -> tuple[BodyContent, ...]:
+def takes(*contents: BodyContent | Model, rule: Schema | None = None) -> tuple[BodyContent, ...]:
     """What a body may be. What is not a BodyContent is what a JSON body holds."""
-    return tuple(each if isinstance(each, BodyContent) else BodyContent(JSON, each) for each in contents)
+    return tuple(each if isinstance(each, BodyContent) else BodyContent(JSON, each, rule or {}) for each in contents)
+
+
+def missing(*names: str) -> Schema:
+    """An object in which each of these is absent or null."""
+    return {"properties": {name: {"type": "null"} for name in names}}
+
+
+def given(name: str) -> Schema:
+    """An object in which this is neither absent nor null."""
+    return {"required": [name], "properties": {name: {"not": {"type": "null"}}}}
 
 
 def described(name: str, text: str, **members: Any) -> type:

@@ -49,6 +49,7 @@ from mainspring.testing.simulation.network import Network
 from mainspring.testing.simulation.processes import MS, START_MS, SimulatedProcess, Timeline
 
 PATIENCE_MS: Final = 3_000  # a commit that the server has not answered by then is in doubt
+UPKEEP_CHANCE: Final = 0.1  # that the log is kept up after a commit
 SERVER: Final = "log server"  # its name as a host
 _DURABLE: Final = Durability(True, "simulated: an acknowledgement is on the simulated disk")
 
@@ -124,6 +125,7 @@ class DiskEngine(ReadThrough):
     """The engine of one life on a disk."""
 
     name: str = "simulated disk"
+    takes_many: bool = True
 
     def __init__(self, disk: Disk) -> None:
         super().__init__(disk.state)
@@ -376,14 +378,21 @@ class SqliteOnDisk(SqliteEngine):
 
 
 class _WriterInPlace(SqliteWriter):
-    """Writes where it is asked, not in a thread of its own."""
+    """Writes where it is asked, and keeps the file up there, too: its own thread only waits for the end."""
 
     def __init__(self, path: Path, disk: SqliteDisk) -> None:
         super().__init__(path)
         self._disk = disk
 
+    def _run(self) -> None:
+        self._jobs.get()
+
     def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None:
+        self._appended = 0
         done(self._commit(batches))
+        self._after_job()
+        if self._disk.random.random() < UPKEEP_CHANCE:  # as when nothing is written for a moment
+            self.keep_up()
 
     def call(self, work: Callable[[SqliteWriter], object], done: Callable[[object], None]) -> None:
         done(self._call(work))

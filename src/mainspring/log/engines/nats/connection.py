@@ -35,6 +35,7 @@ from mainspring.retries import Backoff
 OLDEST_SERVER: Final = (2, 10)
 _AGAIN: Final = Backoff(first_ms=100, longest_ms=2_000)
 API_SECONDS: Final = 5.0
+ASK_SECONDS: Final = 1.5  # while there is no leader no answer comes; ask again soon, one may have been elected
 LOOK_SECONDS: Final = 1.0
 CANCEL_SECONDS: Final = 0.25  # what a task awaits in `nats-py` may swallow a cancellation: cancel again after this long
 
@@ -65,6 +66,7 @@ class ServerLink:
         self.client = client
         self.lost: asyncio.Event = asyncio.Event()
         self.checked: asyncio.Event = asyncio.Event()  # while it is known that the stream is the one we have seen
+        self.stored = 0  # the last message that was stored for us over this link
         self._inbox = client.new_inbox()
         self._waiting: dict[str, tuple[str, asyncio.Future[Msg]]] = {}  # who asked what, by the answer's subject
         self._asked = 0

@@ -60,6 +60,8 @@ MOST_AT_ONCE = 256  # messages handed to the replica together
 STANDSTILL_SECONDS = 10.0  # without any message while the log is read at opening, it is given up
 STORAGE_PAUSE = 0.5  # seconds, when the replica's disk takes nothing
 AGAIN_SECONDS: Final = 0.3
+MENDED_SECONDS: Final = 15.0  # somebody shortened the stream: a running node notices and stores a snapshot by then
+MENDING_PAUSE: Final = 1.0
 
 T = TypeVar("T")
 
@@ -498,9 +500,10 @@ async def _why_another(replica: Replica, connection: NatsConnection, found: Stre
 
 async def _start_from_snapshot(replica: Replica, connection: NatsConnection, found: StreamInfo) -> None:
     needed = replica.state.applied + 1
+    if not await _has_snapshot(connection, found.first):
+        raise fell_behind(needed, found.first)
     await replica.close()
     fetched = replica.path.with_name(replica.path.name + ".fetched")
-
     download = snapshots.Download(connection.address, fetched)
     while True:
         before = download.bytes
@@ -519,6 +522,20 @@ async def _start_from_snapshot(replica: Replica, connection: NatsConnection, fou
     await replica.open()
     if replica.state.applied + 1 < found.first:
         raise fell_behind(replica.state.applied + 1, found.first)
+
+
+async def _has_snapshot(connection: NatsConnection, first: int) -> bool:
+    """Whether a snapshot holds all before a message; where somebody shortened the stream, soon."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + MENDED_SECONDS
+    while True:
+        made = await _patiently(connection, lambda link, _: snapshots.stored(link, connection.address))
+        if made is not None and made.seq + 1 >= first:
+            return True
+        if loop.time() > deadline:
+            return False
+        _logger.warning("no snapshot of the log reaches to message %d: waiting for one of a running node", first)
+        await asyncio.sleep(MENDING_PAUSE)
 
 
 async def _trace_of_log(link: ServerLink, address: NatsAddress, replica: Path) -> str:

@@ -8,7 +8,9 @@ their numbers.
 
 **Following.** The server keeps a short-lived consumer for us that starts at the message we need next. It lives in one
 server's memory and needs no acknowledgements; when it is lost, or silent, or skips a message, another one is made that
-starts where we are. Messages are pulled, not pushed, so that a node which is slow to apply them is never flooded.
+starts where we are. So it is when the consumer's server is behind the others: after a split a server may take minutes
+to catch up, and what the others have stored for us meanwhile would not come. Messages are pulled, not pushed, so that a
+node which is slow to apply them is never flooded.
 
 Waking up for a message, and a transaction for it, cost more than the message. A node that only follows, while others
 write hundreds of small commits a second, reads nothing for some milliseconds after each message, and then what has
@@ -31,7 +33,14 @@ from mainspring.errors import MainspringError
 from mainspring.log.contract import FormatError, InDoubt, LogUnavailable
 from mainspring.log.engines.history import other_history
 from mainspring.log.engines.nats import encoding, stream
-from mainspring.log.engines.nats.connection import ApiError, DirectClient, LinkLost, NatsConnection, ServerLink
+from mainspring.log.engines.nats.connection import (
+    ASK_SECONDS,
+    ApiError,
+    DirectClient,
+    LinkLost,
+    NatsConnection,
+    ServerLink,
+)
 from mainspring.log.engines.nats.encoding import StreamEnvelope
 from mainspring.log.engines.nats.history import StreamMessage
 from mainspring.log.engines.nats.replica import ApplyOutcome
@@ -42,9 +51,10 @@ PULL_BYTES: Final = 16 << 20  # and of no more than that, so that big messages d
 MOST_WAITING: Final = 32 << 20  # bytes received and not yet applied, beyond which no more messages are asked for
 EXPIRES_SECONDS: Final = 30.0
 HEARTBEAT_SECONDS: Final = 1.0
-ASK_SECONDS: Final = 1.5  # while there is no leader no answer comes; ask again soon, one may have been elected
 AGAIN_SECONDS: Final = 0.2
 SILENT_SECONDS: Final = 3.5
+BEHIND_SECONDS: Final = 2.0  # a message that is stored is sent by then, or by another server
+PLACES: Final = 5  # a consumer is made so often to have it on another server than before
 BELIEVE_SECONDS: Final = 15.0  # a new leader may for a moment not know the newest messages; after that it lost them
 INACTIVE_SECONDS: Final = 30.0
 REST_GAP_SECONDS: Final = 0.005  # where more than 200 messages a second come, they are read together
@@ -56,6 +66,10 @@ _logger = logging.getLogger(__name__)
 
 class _Gap(Exception):
     """A message was skipped."""
+
+
+class _Behind(Exception):
+    """A message is in the stream, and the server that should send it does not have it yet."""
 
 
 class StreamFollower:
@@ -89,6 +103,9 @@ class StreamFollower:
         self._last_heard = 0.0
         self._gaps: tuple[int, int] = (0, 0)  # the message that was skipped, and how often
         self._missing_since: float | None = None
+        self._overdue: tuple[int, float] = (0, 0.0)  # a message that should have come, and since when
+        self._behind = ""  # the server that was behind
+        self._said = ""  # why the log could not be followed, last
         self._gone = False
         self._client: DirectClient | None = None
         self._gap_s = 1.0  # between the last messages, on average
@@ -106,10 +123,17 @@ class StreamFollower:
                 except Exception as error:
                     if isinstance(error, MainspringError) and not isinstance(error, LogUnavailable):
                         raise
-                    _logger.info("following the log is interrupted: %s: %s", type(error).__name__, error)
+                    self._say_interrupted(error)
                     await asyncio.sleep(AGAIN_SECONDS)
         except MainspringError as error:
             self._failed(error)
+
+    def _say_interrupted(self, error: Exception) -> None:
+        """Once for each reason, however often it is met before the log can be followed again."""
+        said, self._said = self._said, f"{type(error).__name__}: {error}"
+        if said != self._said:
+            level = logging.WARNING if isinstance(error, _Behind) else logging.INFO
+            _logger.log(level, "following the log is interrupted: %s", self._said)
 
     def applied(self) -> None:
         """Some of what was received is applied: there may be room for more."""
@@ -120,8 +144,8 @@ class StreamFollower:
         link.checked.clear()
         await self._check(link)
         link.checked.set()
-        reply = await link.api(f"CONSUMER.CREATE.{self._address.stream}", self._consumer(), seconds=ASK_SECONDS)
-        name = reply["name"]
+        name, server = await self._make_consumer(link)
+        self._said = ""
         self._subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._address.stream}.{name}"
         self._trouble, self._asked = None, 0
         loop = asyncio.get_running_loop()
@@ -144,11 +168,36 @@ class StreamFollower:
                     raise self._trouble
                 if self._asked and loop.time() - self._last_heard > SILENT_SECONDS:
                     raise TimeoutError("the server sends no heartbeats")
+                if self._is_overdue(link, loop.time()):
+                    self._behind = server
+                    raise _Behind(f"{server} does not have message {self._next} yet; reading from another server")
         finally:
             if not link.lost.is_set():
                 with suppress(Exception):
                     await subscription.unsubscribe()
-                    await link.client.publish(f"$JS.API.CONSUMER.DELETE.{self._address.stream}.{name}")
+                    await self._delete_consumer(link, name)
+
+    async def _make_consumer(self, link: ServerLink) -> tuple[str, str]:
+        """Its name, and that of its server, which the cluster chooses by chance; not the one that was behind."""
+        for _ in range(PLACES):
+            reply = await link.api(f"CONSUMER.CREATE.{self._address.stream}", self._consumer(), seconds=ASK_SECONDS)
+            name, server = reply["name"], (reply.get("cluster") or {}).get("leader", "")
+            if not server or server != self._behind:
+                break
+            await self._delete_consumer(link, name)
+        self._behind = ""
+        return name, server
+
+    async def _delete_consumer(self, link: ServerLink, name: str) -> None:
+        await link.client.publish(f"$JS.API.CONSUMER.DELETE.{self._address.stream}.{name}")
+
+    def _is_overdue(self, link: ServerLink, now: float) -> bool:
+        """Whether the next message is in the stream, was asked for, and has not come since it was last looked for."""
+        if not self._asked or link.stored < self._next:
+            self._overdue = (0, now)
+        elif self._overdue[0] != self._next:
+            self._overdue = (self._next, now)
+        return self._overdue[0] > 0 and now - self._overdue[1] > BEHIND_SECONDS
 
     async def _pull(self, link: ServerLink, inbox: str) -> None:
         request = {
@@ -226,7 +275,7 @@ class StreamFollower:
     # -- is it still the log we know?
 
     async def _check(self, link: ServerLink) -> None:
-        found = await stream.find(link, self._address, seconds=ASK_SECONDS)
+        found = await stream.find(link, self._address)
         if found is None:
             if not self._gone:
                 _logger.error("%s", stream.GONE)
@@ -396,7 +445,8 @@ class Sender:
                 trouble = self._connection.trouble
                 break
             try:
-                await link.ask(self._subject, payload, headers=headers, seconds=min(left, TRY_SECONDS))
+                reply = await link.ask(self._subject, payload, headers=headers, seconds=min(left, TRY_SECONDS))
+                link.stored = max(link.stored, reply["seq"])
                 return
             except ApiError as error:
                 trouble = str(error)

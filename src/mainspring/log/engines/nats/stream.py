@@ -17,7 +17,7 @@ import msgspec
 from mainspring.errors import SettingError
 from mainspring.log.contract import Durability, FormatError, LogUnavailable
 from mainspring.log.engines.nats.address import MOST_PATIENCE, NatsAddress
-from mainspring.log.engines.nats.connection import API_SECONDS, NO_RESPONDERS, NO_STREAM, ApiError, ServerLink
+from mainspring.log.engines.nats.connection import ASK_SECONDS, NO_RESPONDERS, NO_STREAM, ApiError, ServerLink
 from mainspring.log.engines.nats.encoding import FORMAT, decode_envelope
 from mainspring.log.engines.nats.history import StreamMessage
 
@@ -46,10 +46,10 @@ class StreamInfo(msgspec.Struct, frozen=True):
     drops: str = ""  # settings that somebody gave it and that make it drop what nodes may still need
 
 
-async def find(link: ServerLink, address: NatsAddress, *, seconds: float = API_SECONDS) -> StreamInfo | None:
+async def find(link: ServerLink, address: NatsAddress) -> StreamInfo | None:
     """The log's stream; None when there is none. Raises `FormatError` when it is not ours."""
     try:
-        info = await link.api(f"STREAM.INFO.{address.stream}", seconds=seconds)
+        info = await link.api(f"STREAM.INFO.{address.stream}", seconds=ASK_SECONDS)
     except ApiError as error:
         if error.code == NO_STREAM:
             return None

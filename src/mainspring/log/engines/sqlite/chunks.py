@@ -20,7 +20,7 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from typing import Final
 from zlib import crc32
 
@@ -217,17 +217,22 @@ def check_types(id: str, key: str | None, headers: bytes | None, payload: bytes)
 
 def pieces(rows: Sequence[EventRow]) -> Iterator[Sequence[EventRow]]:
     """The events of a partition, ascending, cut so that none is larger than a chunk may be."""
-    if len(rows) <= MOST_EVENTS and len(rows[-1][3]) < MOST_BYTES and rows[-1][0] - rows[0][0] < len(rows):
-        sizes = sum([len(row[3]) for row in rows])
-        if sizes < MOST_BYTES >> 1:  # ids, keys and headers come on top
-            yield rows
-            return
+    for start in range(0, len(rows), MOST_EVENTS):
+        some = rows[start : start + MOST_EVENTS] if len(rows) > MOST_EVENTS else rows
+        is_small = sum([len(row[3]) for row in some]) < MOST_BYTES >> 1  # ids, keys and headers come on top
+        if is_small and some[-1][0] - some[0][0] < len(some):
+            yield some
+        else:
+            yield from _smaller_pieces(some)
+
+
+def _smaller_pieces(rows: Sequence[EventRow]) -> Iterator[Sequence[EventRow]]:
     start = size = 0
     for at, row in enumerate(rows):
         _, _, id, payload, key, headers = row
         more = len(payload) + len(id) + len(key or "") + len(headers or b"")
         far = row[0] - rows[start][0] > 0xFFFFFFFF
-        if at > start and (at - start == MOST_EVENTS or size + more > MOST_BYTES or far):
+        if at > start and (size + more > MOST_BYTES or far):
             yield rows[start:at]
             start, size = at, 0
         size += more
@@ -244,15 +249,17 @@ def pack(base: int, rows: Sequence[EventRow], size: int, total: int, high_ts: in
     if len(rows) == 1:
         data = _encode((ts, prefix, [(0, 0, "", *rows[0][3:])]))
         return pos, last, 1, size, total, high_ts, head, crc32(data, seed), b"", data
-    ts = min([row[1] for row in rows])
-    ids = [row[2] for row in rows]
+    # By columns, and without a line of Python for each event: this is most of what a publish costs this thread.
+    count = len(rows)
+    offsets, times, ids, payloads, keys, headers = zip(*rows, strict=True)
+    is_gapless = last - first == count - 1
+    places = range(count) if is_gapless else [offset - first for offset in offsets]
+    ts = min(times)
     prefix = _common_prefix(min(ids), max(ids))
     cut = len(prefix)
-    raw = [
-        _encode((offset - first, each - ts, id[cut:], payload, key, headers))
-        for offset, each, id, payload, key, headers in rows
-    ]
-    count = len(raw)
+    ends = [id[cut:] for id in ids] if cut else ids
+    later = repeat(0, count) if ts == max(times) else [each - ts for each in times]
+    raw = list(map(_encode, zip(places, later, ends, payloads, keys, headers, strict=True)))
     data = b"".join((_data_header(ts, prefix, count), *raw))
     lengths = list(map(len, raw))
     sums = _encode(
@@ -260,8 +267,8 @@ def pack(base: int, rows: Sequence[EventRow], size: int, total: int, high_ts: in
             ts,
             prefix,
             struct.pack(f"<{count}{'H' if max(lengths) < 1 << 16 else 'I'}", *lengths),
-            struct.pack(f"<{count}I", *[crc32(each, seed) for each in raw]),
-            b"" if last - first == count - 1 else struct.pack(f"<{count}I", *[row[0] - first for row in rows]),
+            struct.pack(f"<{count}I", *map(crc32, raw, repeat(seed))),
+            b"" if is_gapless else struct.pack(f"<{count}I", *places),
         )
     )
     sums += crc32(sums, seed).to_bytes(4, "little")

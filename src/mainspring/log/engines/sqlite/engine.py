@@ -66,6 +66,7 @@ class SqliteEngine:
     """
 
     name = "sqlite"
+    takes_many = True
 
     def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
         self.path: Path = Path(path)

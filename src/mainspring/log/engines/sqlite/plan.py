@@ -22,13 +22,14 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, repeat
 
 from mainspring.log.contract import (
     ABSENT,
     MAX_INT,
     MIN_INT,
     Append,
+    AppendMany,
     Batch,
     BatchPlanner,
     Bounds,
@@ -372,6 +373,25 @@ class CommitPlan(BatchPlanner):
         if dedupe is not None:
             self._mark(event, dedupe, state.base + offset)
         return partition, offset, False
+
+    def _append_many(self, events: AppendMany) -> tuple[int, int, bool]:
+        events.check()
+        state = self._log_state.partitions.get((events.topic, events.partition))
+        if state is None or state.saved is None:
+            state = self._touch(events.each()[0], state)
+        tail, ts, count = state.tail, events.ts, len(events.ids)
+        if tail + count > MAX_OFFSET or not MIN_INT <= ts <= MAX_INT:
+            fault = not_storable(events.each()[0])
+            raise fault or Refused("the partition has too few offsets left", code="partition_full")
+        if not self._before or self._before[-1][0] is not state:
+            self._before.append((state, tail))
+        state.tail = tail + count
+        nothing = repeat(None)
+        offsets = range(tail + 1, tail + 1 + count)
+        state.pending += zip(
+            offsets, repeat(ts), events.ids, events.payloads, events.keys or nothing, events.headers or nothing
+        )
+        return events.partition, tail + 1, False
 
     def _touch(self, item: Append | StoredEvent | KeptTail | Mark, state: PartitionState | None) -> PartitionState:
         if state is None:

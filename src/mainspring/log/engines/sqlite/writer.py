@@ -103,6 +103,7 @@ class SqliteWriter:
         self._look_first = 0  # how many of the next commits look for their marks first
         self._has_rows = any_rows(self._connection)  # of an older format
         self._rows_passed_over: set[int] = set()  # partitions whose rows cannot be put into chunks
+        self._keeps_up = True
         self._stored = 0  # transactions with events or records
         self._next_upkeep = COMMITS_PER_UPKEEP  # when so many were stored
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
@@ -143,16 +144,19 @@ class SqliteWriter:
                 job()
             except Exception:  # only handing over can fail here, when the receiver is gone
                 _logger.exception("a commit's result could not be handed over")
-            self._number_wal()
-            if self._stored >= self._next_upkeep and self._jobs.empty():
-                self.keep_up()
-            if self._commits == COMMITS_OF_A_BUSY_LOG:
-                self._commits += 1
-                preallocate_wal(self._path)
+            self._after_job()
+
+    def _after_job(self) -> None:
+        self._number_wal()
+        if self._stored >= self._next_upkeep and self._jobs.empty():
+            self.keep_up()
+        if self._commits == COMMITS_OF_A_BUSY_LOG:
+            self._commits += 1
+            preallocate_wal(self._path)
 
     def keep_up(self) -> bool:
         """One step of upkeep, in this thread; False: there is nothing to do now."""
-        if self.gone is not None or self._suspect:
+        if self.gone is not None or self._suspect or not self._keeps_up:
             return False
         self._next_upkeep = self._stored + COMMITS_PER_UPKEEP
         try:
@@ -167,6 +171,10 @@ class SqliteWriter:
             return next(loose, None) is not None
         except sqlite3.Error as error:
             self._failed(error)
+        except Exception as error:  # this thread must live: everything waits for it
+            self._failed(error)
+            self._keeps_up = False
+            _logger.exception("the log's small chunks are left as they are until the node is started again")
         return False
 
     def _look(self, *, at_lock: bool) -> None:

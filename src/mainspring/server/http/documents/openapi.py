@@ -38,6 +38,9 @@ def build_document(operations: Sequence[Operation], version: str) -> dict[str, A
     refs, found = msgspec.json.schema_components(models, ref_template=_REF)
     components = {name: _plain(schema) for name, schema in found.items()}
     ref_of = dict(zip(models, refs, strict=True))
+    for content in described:
+        for model in content.models if content.rule else ():
+            components[model.__name__] |= content.rule
     paths: dict[str, dict[str, Any]] = {}
     for operation in operations:
         item = paths.setdefault(operation.path, {})

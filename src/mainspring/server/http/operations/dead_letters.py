@@ -12,7 +12,17 @@ import msgspec
 
 from mainspring.bus import BadFrame, DeadLetter, DeadLetterFilter, Forbidden, Published
 from mainspring.server.http.call import Call, decode_body
-from mainspring.server.http.table import NATURAL, POSITIVE, Operations, Parameter, described, gives, takes
+from mainspring.server.http.table import (
+    NATURAL,
+    POSITIVE,
+    Operations,
+    Parameter,
+    Schema,
+    described,
+    gives,
+    missing,
+    takes,
+)
 
 SUFFIX: Final = ".DLQ"
 DEFAULT_LIMIT: Final = 100
@@ -62,6 +72,8 @@ class DropBody(DeadLetterFilter, frozen=True, kw_only=True, forbid_unknown_field
     all: bool = False
 
 
+_ALL: Final[Schema] = {"required": ["all"], "properties": {"all": {"const": True}}}
+_SOME: Final[Schema] = {"if": missing("offsets", "group", "key", "reason", "before", "limit"), "then": _ALL}
 DropReport: type = described("DropReport", "How many dead letters were dropped.", topic=str, count=int)
 
 
@@ -153,7 +165,7 @@ async def redrive(call: Call) -> RedriveReport:
 @operation(
     "POST /dlq/{topic}/drop",
     gives("How many were dropped.", DropReport),
-    body=takes(DropBody),
+    body=takes(DropBody, rule=_SOME),
     errors=(404, 429, 503),
 )
 async def drop(call: Call) -> dict[str, Any]:

@@ -36,7 +36,17 @@ from urllib.parse import quote, unquote
 import msgspec
 from aiohttp import hdrs, web
 
-from mainspring.bus import Entry, EventId, Forbidden, NewEvent, Published, UnknownEvent, UnknownTopic, envelope
+from mainspring.bus import (
+    Entry,
+    EventId,
+    Forbidden,
+    NewEvent,
+    Published,
+    UnknownEvent,
+    UnknownTopic,
+    envelope,
+    sha256_headers,
+)
 from mainspring.bus.access import Pattern, is_pattern
 from mainspring.errors import MainspringError
 from mainspring.log import DamagedEvent, StoredEvent
@@ -62,6 +72,7 @@ _NDJSON_TYPES: Final = (NDJSON, "application/ndjson", "application/jsonl", "appl
 _KNOWN_TYPES: Final = (JSON, NDJSON, cloudevents.STRUCTURED, cloudevents.BATCHED)
 
 Natural = Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)]
+Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-fA-F]{64}$")]
 PAGE_EVENTS: Final = 256
 DEFAULT_LIMIT: Final = 100  # of a JSON answer, which most readers hold in memory as a whole
 RECONNECT_MS: Final = 1_000  # soon enough to feel live, late enough not to storm a node that restarts
@@ -98,6 +109,7 @@ class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One event to be published. `id` makes publishing it again harmless; `expect` is the partition's last offset.
 
     When `ttl_ms` have passed since it was stored, groups that have not handled it do not get it any more.
+    `payload_sha256` is compared with the payload (as JSON with sorted keys and no spaces) and given to consumers.
     """
 
     payload: msgspec.Raw
@@ -108,11 +120,15 @@ class EventBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     not_before: Natural | None = None
     ttl_ms: Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)] | None = None
     expect: Natural | None = None
+    payload_sha256: Sha256 | None = None
 
     def event(self) -> NewEvent:
         """What the bus is given."""
         payload, delay_ms, not_before = bytes(self.payload), self.delay_ms or 0, self.not_before or 0
-        return NewEvent(payload, self.key, self.headers, self.id, delay_ms, not_before, self.ttl_ms or 0)
+        headers = self.headers
+        if self.payload_sha256 is not None:
+            headers = sha256_headers(payload, headers, self.payload_sha256)
+        return NewEvent(payload, self.key, headers, self.id, delay_ms, not_before, self.ttl_ms or 0)
 
 
 _BATCH: Final = (

@@ -14,7 +14,7 @@ from aiohttp import web
 from mainspring.bus import Caller, GroupInfo, Start, UnknownGroup
 from mainspring.bus.groups import LeaseView, MemberView
 from mainspring.server.http.call import MAX_INTEGER, Call
-from mainspring.server.http.table import NAME, POSITIVE, Operations, Parameter, described, gives, takes
+from mainspring.server.http.table import NAME, POSITIVE, Operations, Parameter, Schema, described, given, gives, takes
 from mainspring.status import group_key
 
 DEFAULT_LEASES: Final = 200
@@ -64,6 +64,12 @@ class SeekBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     kind: Literal["latest", "offset", "timestamp"]
     value: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
     partition: Annotated[int, msgspec.Meta(ge=0, le=MAX_INTEGER)] | None = None
+
+
+_WITH_VALUE: Final[Schema] = {
+    "if": {"properties": {"kind": {"enum": ["offset", "timestamp"]}}},
+    "then": given("value"),
+}
 
 
 def _status(info: GroupInfo, oldest: int | None = None, rate: float | None = None) -> GroupStatus:
@@ -118,7 +124,10 @@ def _unknown(group: str) -> UnknownGroup:
 
 
 @operation(
-    "POST /groups/{topic}/{group}/seek", "Where the group stands now.", body=takes(SeekBody), errors=(404, 409, 503)
+    "POST /groups/{topic}/{group}/seek",
+    "Where the group stands now.",
+    body=takes(SeekBody, rule=_WITH_VALUE),
+    errors=(404, 409, 503),
 )
 async def seek_group(call: Call) -> GroupStatus:
     """Move a group to another place.

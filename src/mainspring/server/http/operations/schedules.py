@@ -13,7 +13,7 @@ from aiohttp import web
 
 from mainspring.bus import LEAST_EVERY_MS, Caller, Forbidden, Name, Overlap, Published, Schedule, ScheduleInfo
 from mainspring.server.http.call import MAX_INTEGER, Call, json_response
-from mainspring.server.http.table import Operations, described, gives, takes
+from mainspring.server.http.table import Operations, Schema, described, given, gives, missing, takes
 
 operation: Final = Operations("schedules")
 
@@ -37,6 +37,7 @@ class ScheduleBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, str] | None = None
 
 
+_EITHER: Final[Schema] = {"if": missing("every"), "then": given("cron"), "else": missing("cron")}
 _LISTING: Final = (
     "Every schedule, by name. `nextMs` is when it fires next and `lastMs` when it fired last, in epoch milliseconds. "
     "`last` is how the last call of a program's function went: done, failed or skipped, when, for how long, and why."
@@ -59,7 +60,7 @@ async def list_schedules(call: Call) -> dict[str, list[ScheduleInfo]]:
 @operation(
     "POST /schedules",
     gives("The schedule, and when it fires next.", Schedule, status=201),
-    body=takes(ScheduleBody),
+    body=takes(ScheduleBody, rule=_EITHER),
     errors=(422, 503),
 )
 async def put_schedule(call: Call) -> web.Response:

@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from importlib.metadata import version as package_version
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from aiohttp import web
 
-from mainspring.bus import SCHEMA_HEADER, Compatibility, SchemaCheck, SchemaMismatch, SchemaVersion, UnknownSchema
+from mainspring.bus import (
+    SCHEMA_HEADER,
+    Compatibility,
+    SchemaCheck,
+    SchemaMismatch,
+    SchemaVersion,
+    UnknownSchema,
+    check_name,
+)
 from mainspring.json_text import check_json
 from mainspring.server.http.access import claimed_agent
-from mainspring.server.http.call import Call, decode_body, json_response
+from mainspring.server.http.call import MAX_INTEGER, Call, decode_body, json_response
 from mainspring.server.http.documents.asyncapi import asyncapi_document, topics_of
 from mainspring.server.http.problem import HttpProblem
-from mainspring.server.http.table import Operations, described, gives, takes
+from mainspring.server.http.table import Operations, Schema, described, gives, takes
 
 T = TypeVar("T")
 
@@ -54,7 +62,14 @@ class CheckBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schema: dict[str, Any] | bool | msgspec.UnsetType = msgspec.UNSET
     compatibility: Compatibility | None = None
     payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    version: int | None = None
+    version: Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)] | None = None
+
+
+_EITHER: Final[Schema] = {
+    "if": {"required": ["schema"]},
+    "then": {"not": {"required": ["payload"]}},
+    "else": {"required": ["payload"]},
+}
 
 
 class PayloadCheck(msgspec.Struct, frozen=True):
@@ -137,7 +152,7 @@ async def show_schema(call: Call) -> SchemaVersion:
 @operation(
     "POST /schemas/{topic}/check",
     gives("What would happen.", (SchemaCheck, PayloadCheck)),
-    body=takes(CheckBody),
+    body=takes(CheckBody, rule=_EITHER),
     errors=(404, 422, 503),
 )
 async def check_schema(call: Call) -> SchemaCheck | PayloadCheck:
@@ -145,6 +160,7 @@ async def check_schema(call: Call) -> SchemaCheck | PayloadCheck:
 
     Nothing changes.
     """
+    check_name("topic", call.topic)
     await call.check_visible(call.topic)
     given = await _body(call, CheckBody)
     if (given.schema is msgspec.UNSET) == (given.payload is msgspec.UNSET):

@@ -11,7 +11,7 @@ from typing import Final, get_args
 
 from mainspring.bus import BadFrame, CallFilter, CallState, ChangedCalls, TaskCall, TaskCallPage, TaskInfo
 from mainspring.server.http.call import Call
-from mainspring.server.http.table import POSITIVE, Operations, Parameter, described, gives, takes
+from mainspring.server.http.table import POSITIVE, Operations, Parameter, Schema, described, gives, missing, takes
 
 DEFAULT_LIMIT: Final = 100
 MAX_LIMIT: Final = 1_000  # a page is held in memory as a whole
@@ -26,6 +26,10 @@ class CancelBody(CallFilter, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Which calls to cancel, and why."""
 
     reason: str = ""
+
+
+_ALL: Final[Schema] = {"required": ["all"], "properties": {"all": {"const": True}}}
+_SOME: Final[Schema] = {"if": missing("ids", "error", "before", "limit"), "then": _ALL}
 
 
 @operation("GET /tasks", gives("The tasks, by name.", TaskListing))
@@ -73,7 +77,7 @@ async def show_task_call(call: Call) -> TaskCall:
 @operation(
     "POST /tasks/{task}/retry",
     "How many go back.",
-    body=takes(CallFilter),
+    body=takes(CallFilter, rule=_SOME),
     errors=(404, 409, 503),
 )
 async def retry_task_calls(call: Call) -> ChangedCalls:
@@ -85,7 +89,9 @@ async def retry_task_calls(call: Call) -> ChangedCalls:
     return await call.bus.task_calls.retry(_task(call), await call.json(CallFilter), who=call.caller)
 
 
-@operation("POST /tasks/{task}/cancel", "How many are cancelled.", body=takes(CancelBody), errors=(404, 409, 503))
+@operation(
+    "POST /tasks/{task}/cancel", "How many are cancelled.", body=takes(CancelBody, rule=_SOME), errors=(404, 409, 503)
+)
 async def cancel_task_calls(call: Call) -> ChangedCalls:
     """Cancel calls that are open.
 
@@ -97,7 +103,9 @@ async def cancel_task_calls(call: Call) -> ChangedCalls:
     return await call.bus.task_calls.cancel(_task(call), chosen, reason=wanted.reason, who=call.caller)
 
 
-@operation("POST /tasks/{task}/discard", "How many are dropped.", body=takes(CallFilter), errors=(404, 409, 503))
+@operation(
+    "POST /tasks/{task}/discard", "How many are dropped.", body=takes(CallFilter, rule=_SOME), errors=(404, 409, 503)
+)
 async def discard_task_calls(call: Call) -> ChangedCalls:
     """Drop calls that failed: nobody will do them any more."""
     await call.bus.task_calls.check_change(_task(call), call.caller)
