@@ -55,8 +55,11 @@ NAMES = {
     "jetstream_always": "JetStream, fsync always",
     "redis_everysec": "Redis Streams, everysec",
     "redis_always": "Redis Streams, fsync always",
+    "celery": "Celery on Redis, everysec",
+    "taskiq_stream": "taskiq, Redis stream, everysec",
+    "taskiq_list": "taskiq, Redis list, everysec",
 }
-SYNCED_LATER = ("jetstream_default", "redis_everysec")
+SYNCED_LATER = ("jetstream_default", "redis_everysec", "celery", "taskiq_stream", "taskiq_list")
 LEGEND = {
     "a": "Mainspring: on disk before the answer",
     "b": "peer: on disk before the answer",
@@ -142,8 +145,8 @@ SETTING = """\
 Client and server share the machine. Payloads have 200 bytes; at most 4,096 events are under way. Quotas are off. Peers
 run with their defaults but for what their name says; their clients are nats-py and redis-py, on uvloop like ours."""
 GOALS_NOTE = """\
-With `BENCH_BEFORE=OTHER` in the environment the lone publisher is compared with another checkout, in turns. Long logs
-need `--long`."""
+With `BENCH_BEFORE=OTHER` in the environment the lone publisher is compared with another checkout, in
+turns."""
 LIMITS_TEXT = """\
 What the machine can do at most, whatever runs on it. A program that waits for each fsync stores no more than the disk
 syncs; one that waits for each answer gets no more than loopback carries."""
@@ -151,6 +154,9 @@ PUBLISH_TEXT = """\
 The lean client makes frames by joining bytes and gives no ids. The other two are the client that we ship, which
 does."""
 DELIVER_TEXT = "Until the last event is acknowledged; publisher and consumer are lean clients."
+BESIDE = """
+The machine's limits beside it: {fsyncs} fsyncs, {round_trips} round trips over loopback and {callbacks_asyncio}
+callbacks of a bare asyncio loop per second, each one after the other."""
 SIZES_TEXT = """\
 The first five publish to a node that has so much and to a new one, in turns; cost is the processor time of the node per
 event. Stored events come with a thousandth as many other topics. Events without keys go to all partitions, so that a
@@ -250,6 +256,10 @@ def plots(found: Figures) -> dict[str, str]:
         made["latency.svg"] = bars(
             f"From publish to delivery at 1,000 events per second{remark}", "milliseconds, p50", groups, LEGEND
         )
+    if "end_to_end" in found.get("tasks", ()):
+        shapes = {"enqueue": "enqueue", "workers start on a full queue": "drain", "enqueued to done": "end_to_end"}
+        groups = {text: _bars(found["tasks"][shape], ours="Mainspring") for text, shape in shapes.items()}
+        made["tasks.svg"] = bars(f"Tasks that do nothing{remark}", "tasks per second", groups, LEGEND)
     kinds = {text: _points(found.get("sizes", {}).get(kind, {})) for kind, text in SIZES.items()}
     if any(kinds.values()):
         axis = "cost of an operation, times its cost with little (dashed: the same); the number is for the largest size"
@@ -259,9 +269,10 @@ def plots(found: Figures) -> dict[str, str]:
     return made
 
 
-def _bars(figures: Figures) -> list[Bar]:
+def _bars(figures: Figures, **named: str) -> list[Bar]:
+    names = {**NAMES, **named}
     found = [(name, figures[name]["median"], figures[name]["spread"]) for name in NAMES if name in figures]
-    return [Bar(NAMES[name], value, low, high, _kind(name)) for name, value, (low, high) in found]
+    return [Bar(names[name], value, low, high, _kind(name)) for name, value, (low, high) in found]
 
 
 def _kind(name: str) -> str:
@@ -278,11 +289,12 @@ def page(found: Figures) -> str:
         for part, (title, _) in PARTS.items()
         if "failed" in found.get(part, ())
     ]
-    sections = [*_head(found["conditions"]), *failed, *_goals(found), *_limits(found), *_bus(found.get("bus", {}))]
+    sections = [*_head(found["conditions"]), *failed, *_goals(found), *_limits(found), *_bus(found)]
     sections += [*_client_and_log(found), *_sizes(found.get("sizes", {}))]
-    for part, (title, more) in PARTS.items():
+    for part, (title, _) in PARTS.items():
         if part not in OWN_SECTIONS and part in found and "failed" not in found[part]:
-            sections += [f"## {title}", *_part(part, found[part]), _repeat(part, more)]
+            plot = [f"![{title}]({part}.svg)"] if part == "tasks" else []
+            sections += [f"## {title}", *plot, *_part(part, found[part]), _repeat(part)]
     return "\n\n".join([*sections, "## Not in this run", REST]) + "\n"
 
 
@@ -309,18 +321,22 @@ def _goals(found: Figures) -> list[str]:
         figure = _at(found, goal.path)
         if figure is not None:
             text = goal.text.format(stored=f"{stored:,}", replayed=f"{replayed:,}")
-            rows.append((text, *_figure(figure), goal.goal, f"`python -m bench {goal.path.partition('.')[0]}`"))
+            rows.append((text, *_figure(figure), goal.goal, _command(goal.path.partition(".")[0])))
     return ["## In short", _table(("", "measured", "spread", "goal", "repeat"), rows), GOALS_NOTE]
 
 
 def _limits(found: Figures) -> list[str]:
     figures = found.get("limits", {}).get("per_s", {})
     rows = [(text, *_figure(figures[name])) for name, text in LIMITS.items() if name in figures]
-    return ["## Raw limits", LIMITS_TEXT, _table(("", "per second", "spread"), rows), _repeat("limits", [])]
+    if not rows:
+        return []
+    return ["## Raw limits", LIMITS_TEXT, _table(("", "per second", "spread"), rows), _repeat("limits")]
 
 
-def _bus(bus: Figures) -> list[str]:
-    parts: list[str] = []
+def _bus(found: Figures) -> list[str]:
+    bus, parts = found.get("bus", {}), []
+    limits = {name: _figure(figure)[0] for name, figure in found.get("limits", {}).get("per_s", {}).items()}
+    beside = BESIDE.format(**limits) if limits else ""
     for key, title, plot, text, owns in (
         ("publish", "Publishing", "publish.svg", PUBLISH_TEXT, ("ours", "client_many", "client_each")),
         ("end_to_end", "Publishing, delivering, acknowledging", "deliver.svg", DELIVER_TEXT, ("ours",)),
@@ -333,7 +349,13 @@ def _bus(bus: Figures) -> list[str]:
                 times = (_with_spread(_at(bus, f"{key}.times.{own}.{name}")) for own in owns)
                 rows.append((shown, *_figure(bus[key][name]), *times))
         head = ("", "events per second", "spread", *(f"times, {NAMES[own].partition(', ')[2]}" for own in owns))
-        parts += [f"## {title}", f"![{title}: events per second]({plot})", text, _table(head, rows), _repeat("bus", [])]
+        parts += [
+            f"## {title}",
+            f"![{title}: events per second]({plot})",
+            text + beside,
+            _table(head, rows),
+            _repeat("bus"),
+        ]
     return [*parts, *_latency(bus.get("load", {}))]
 
 
@@ -352,7 +374,7 @@ def _latency(load: Figures) -> list[str]:
     ]
     head = ("", "", "p50, ms", "spread", "p99, ms", "spread", "our p50 in parts of it", "spread")
     plot = "![From publish to delivery at 1,000 events per second](latency.svg)"
-    return ["## From publish to delivery", plot, _table(head, rows), _repeat("bus", [])] if rows else []
+    return ["## From publish to delivery", plot, _table(head, rows), _repeat("bus")] if rows else []
 
 
 def _client_and_log(found: Figures) -> list[str]:
@@ -371,10 +393,10 @@ def _client_and_log(found: Figures) -> list[str]:
     return [
         "## Processor time",
         _table(head, rows),
-        _repeat("sdk", []),
+        _repeat("sdk"),
         "## The log",
         *_part("log", found.get("log", {})),
-        _repeat("log", PARTS["log"][1]),
+        _repeat("log"),
     ]
 
 
@@ -384,6 +406,8 @@ def _sizes(sizes: Figures) -> list[str]:
         for kind, text in SIZES.items()
         for size, each in sizes.get(kind, {}).items()
     ]
+    if not rows:
+        return []
     head = (
         "",
         "size",
@@ -399,7 +423,7 @@ def _sizes(sizes: Figures) -> list[str]:
         "![Cost against size](sizes.svg)",
         SIZES_TEXT,
         _table(head, rows),
-        _repeat("sizes", PARTS["sizes"][1]),
+        _repeat("sizes"),
     ]
 
 
@@ -456,8 +480,12 @@ def _table(head: tuple[str, ...], rows: list[Any]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def _repeat(part: str, more: list[str]) -> str:
-    return f"Repeat it: `python -m bench {' '.join([part, *more])}`"
+def _command(part: str) -> str:
+    return f"`python -m bench {' '.join([part, *PARTS[part][1]])}`"
+
+
+def _repeat(part: str) -> str:
+    return f"Repeat it: {_command(part)}"
 
 
 def main() -> int:

@@ -130,7 +130,8 @@ class Grown:
 
 
 def roomy_node() -> AbstractAsyncContextManager[peers.Node]:
-    return peers.node(MAINSPRING_MAX_CONNECTIONS="100000", MAINSPRING_MAX_POSITIONS="100000")
+    most = "100000"
+    return peers.node(MAINSPRING_MAX_CONNECTIONS=most, MAINSPRING_MAX_SUBSCRIPTIONS=most, MAINSPRING_MAX_POSITIONS=most)
 
 
 async def publishing(node: peers.Node, topic: str, events: int) -> tuple[float, float]:

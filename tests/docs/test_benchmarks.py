@@ -29,7 +29,7 @@ def test_the_page_and_the_plots_are_those_of_the_recorded_run(found: dict[str, A
 
 def test_each_plot_is_on_the_page_and_one_is_in_the_readme(found: dict[str, Any]) -> None:
     names = set(plots(found))
-    assert names == {"publish.svg", "deliver.svg", "latency.svg", "sizes.svg"}
+    assert names == {"publish.svg", "deliver.svg", "latency.svg", "sizes.svg", "tasks.svg"}
     assert all(f"]({name})" in page(found) for name in names)
     assert any(f"](docs/benchmarks/{name})" in (ROOT / "README.md").read_text() for name in names)
 
@@ -53,7 +53,7 @@ def test_a_peer_that_is_not_installed_is_left_out(found: dict[str, Any]) -> None
 
 
 def test_a_part_that_failed_is_named_and_the_others_are_there(found: dict[str, Any]) -> None:
-    found["bus"] = found["tasks"] = {"failed": "exit code 1"}
+    found["bus"] = found["tasks"] = found["limits"] = {"failed": "exit code 1"}
     written = page(found)
     assert "**Bus is missing**: `python -m bench bus` failed with exit code 1." in written
     assert "**Tasks is missing**" in written

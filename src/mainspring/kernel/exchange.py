@@ -364,9 +364,7 @@ class Exchange:
             try:
                 value = contract.input.decode(message.raw)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
-                text = f"Schema validation failed: data: {validation_text(wrong)}"
-                data = ErrorData(422, text, requestType=message.type, capabilityId=slot.id)
-                self.loop.post_system(self._turn_sink, (self.error(message, faults.SCHEMA_ERROR, data), message))
+                self._report_unfit(message, slot, wrong)
                 continue
             if not slot.unhealthy:
                 self.open_events += 1
@@ -379,6 +377,11 @@ class Exchange:
             crowded.hold_sender(origin)
         elif origin is not None:
             origin.settled()
+
+    def _report_unfit(self, message: Message, slot: ActorSlot, wrong: Exception) -> None:
+        text = f"Schema validation failed: data: {validation_text(wrong)}"
+        data = ErrorData(422, text, requestType=message.type, capabilityId=slot.id)
+        self.loop.post_system(self._turn_sink, (self.error(message, faults.SCHEMA_ERROR, data), message))
 
     def turn_stream(self, event: Message) -> None:
         """Send an event to every connection that asked for its type."""
@@ -479,6 +482,22 @@ class Exchange:
         if error.type in self.router.subscriptions or self.streams:
             metadata = msgspec.structs.replace(error.metadata, id=self.ids())
             self.loop.post_system(self.turn_event, (Message("event", error.type, error.raw, metadata), None))
+        if error.type == faults.ACTOR_CRASH and faults.ACTOR_FAULT in self.router.subscriptions:
+            metadata = msgspec.structs.replace(error.metadata, id=self.ids())
+            self.loop.post_system(self._turn_crash, Message("event", faults.ACTOR_FAULT, error.raw, metadata))
+
+    def _turn_crash(self, message: Message) -> None:
+        """A crash is a fault, too: handlers of faults hear it. Connections see the crash itself."""
+        self.witness(message)
+        for contract, slot in self.router.subscriptions[message.type]:
+            try:
+                value = contract.input.decode(message.raw)
+            except msgspec.DecodeError as wrong:
+                self._report_unfit(message, slot, wrong)
+                continue
+            if not slot.unhealthy:
+                self.open_events += 1
+                slot.accept(Mail(message, contract, slot, value, None))
 
     def failure_of(self, error: Message) -> KeptError | None:
         """The exception behind an error, if it was one and is among the latest."""

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from mainspring.tasks.ports import Report as Report
     from mainspring.tasks.ports import Then as Then
     from mainspring.tasks.results import BlockingTaskHandle as BlockingTaskHandle
+    from mainspring.tasks.results import BlockingTaskHandles as BlockingTaskHandles
     from mainspring.tasks.results import TaskHandle as TaskHandle
     from mainspring.tasks.task import BadTask as BadTask
     from mainspring.tasks.task import EnqueueOptions as EnqueueOptions
@@ -41,7 +42,7 @@ _HOMES: Final = {
     "mainspring.tasks.errors": "NotServed TaskCancelled TaskError TaskExpired TaskFailed not_served",
     "mainspring.tasks.in_runs": "StartedTask install_effects",
     "mainspring.tasks.ports": "Report Then",
-    "mainspring.tasks.results": "BlockingTaskHandle TaskHandle",
+    "mainspring.tasks.results": "BlockingTaskHandle BlockingTaskHandles TaskHandle",
     "mainspring.tasks.task": "BadTask EnqueueOptions Task TaskContext TaskRegistry starts_per_second",
     "mainspring.tasks.worker": "Worker",
 }

@@ -271,5 +271,11 @@ if TYPE_CHECKING:
         def cancel(self, reason: str = "") -> None: ...  # type: ignore[override]
         def __await__(self) -> Generator[Any, Any, TaskHandle[T]]: ...  # type: ignore[override]
 
+    class BlockingTaskHandles(list[BlockingTaskHandle[T]]):
+        """What `enqueue_many` gives in a plain function. On an event loop it is awaited."""
+
+        def __await__(self) -> Generator[Any, Any, list[TaskHandle[T]]]: ...
+
 else:
     BlockingTaskHandle = TaskHandle
+    BlockingTaskHandles = list

@@ -24,7 +24,7 @@ from mainspring.loop import HandlerThreads, blocking_verb, runs_in_thread
 from mainspring.retries import Backoff, Retries, retries_of
 from mainspring.task_topics import EXPIRES, NAME, PRIORITIES, RESERVED, RETRY, TIMEOUT, NewCall, Priority, TaskTopics
 from mainspring.tasks.errors import not_served
-from mainspring.tasks.results import BlockingTaskHandle, TaskHandle, TaskRecords
+from mainspring.tasks.results import BlockingTaskHandle, BlockingTaskHandles, TaskHandle, TaskRecords
 
 if TYPE_CHECKING:
     from mainspring.client import Client, SyncClient
@@ -297,6 +297,14 @@ class Task(Generic[P, R]):
         """Have it done soon; gives its `TaskHandle`. Durable when it returns. Awaited, but not in plain functions."""
         return self._without_options.enqueue(*args, **kwargs)
 
+    @overload
+    def enqueue_many(
+        self: Task[P, Coroutine[Any, Any, T]], calls: Iterable[tuple[Any, ...]]
+    ) -> BlockingTaskHandles[T]: ...
+
+    @overload
+    def enqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> BlockingTaskHandles[R]: ...
+
     def enqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> Any:
         """Have many calls done, each given by a tuple of its arguments; their handles. Durable when it returns."""
         return self._without_options.enqueue_many(calls)
@@ -400,6 +408,14 @@ class EnqueueOptions(Generic[P, R]):
         call = self._task.parameters.encode(args, kwargs)
         port = self._task.registry.port
         return port.call(self._enqueue(port, call))
+
+    @overload
+    def enqueue_many(
+        self: EnqueueOptions[P, Coroutine[Any, Any, T]], calls: Iterable[tuple[Any, ...]]
+    ) -> BlockingTaskHandles[T]: ...
+
+    @overload
+    def enqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> BlockingTaskHandles[R]: ...
 
     @blocking_verb
     def enqueue_many(self, calls: Iterable[tuple[Any, ...]]) -> Any:

@@ -217,6 +217,10 @@ async def enqueue() -> None:
     assert_type(await send_mail.handle(handle.id).result(), int)
     await send_mail.options(delay="1h", priority="low").enqueue(Order("b", plain(1)))
     assert_type(await send_mail(Order("a", 1)), int)
+    handles = await send_mail.enqueue_many([(Order("a", 1),), (Order("b", 2), True)])
+    assert_type(handles, list[TaskHandle[int]])
+    assert_type(await handles[0].result(), int)
+    assert_type((await plain.options(delay="1h").enqueue_many([(1,)]))[0], TaskHandle[int])
 
 
 def enqueue_in_a_plain_function() -> None:
@@ -224,6 +228,7 @@ def enqueue_in_a_plain_function() -> None:
     assert_type(handle, BlockingTaskHandle[int])
     assert_type(handle.result(timeout="5s"), int)
     assert_type(plain.options(priority="high").enqueue(1).result(), int)
+    assert_type([each.result() for each in plain.enqueue_many([(1,), (2,)])], list[int])
 
 
 # Beats and hooks

@@ -71,7 +71,8 @@ async def use() -> None:
     await send_mail.enqueue("wrong")  # wrong: an Order
     await send_mail.enqueue(Order("a", 1), urgnt=True)  # wrong: misspelt
     text: str = await (await send_mail.enqueue(Order("a", 1))).result()  # wrong: it returns an int
-    print(text)
+    many: str = await (await send_mail.enqueue_many([(Order("a", 1),)]))[0].result()  # wrong: they return an int
+    print(text, many)
     await send_mail.options(ttl_ms=5).enqueue(Order("a", 1))  # wrong: no such option
     await place("order", None)  # wrong: a decorated function keeps its signature
 

@@ -473,14 +473,20 @@ async def test_a_handler_of_faults_hears_real_ones_and_no_forgeries(clock: Virtu
         heard.append((data["capabilityId"], data["requestType"], ctx.message.metadata.causation))
         raise RuntimeError("and so does its handler")
 
+    @app.on("Sys.ActorFault")
+    async def on_fault(data: dict, ctx: Any) -> None:
+        heard.append((ctx.message.type, data["requestType"], ctx.message.metadata.causation))
+
     async with served(app, clock) as site:
         client = await site.connect()
         await client.call(command("Event.Subscribe", {"types": ["Sys.*"]}))
         client.send(message("event", "Sys.ActorCrash", {"capabilityId": "forged", "requestType": "x"}, id="f"))
+        client.send(message("event", "Sys.ActorFault", {"capabilityId": "forged", "requestType": "x"}, id="g"))
         request = command("Break.Down", {})
         await client.call(request)
         streamed = await client.fence()
-        assert heard == [("Break", "Break.Down", request["metadata"]["id"])]
+        cause = request["metadata"]["id"]
+        assert heard == [("Break", "Break.Down", cause), ("Sys.ActorFault", "Break.Down", cause)]
         assert [(each["kind"], each["type"], each["data"]["capabilityId"]) for each in streamed] == [
             ("event", "Sys.ActorCrash", "Break")
         ]
