@@ -387,7 +387,7 @@ class Arena:
         async with _asking(self.nodes[0]) as http:
             history.settled = [one.payload["work"] for one in await _stored(http, "done")]
             history.steps = [(one.payload["run"], one.payload["step"]) for one in await _stored(http, "steps")]
-            history.firings = [one.payload["at"] for one in await _stored(http, "ticks")]
+            history.firings = [(one.payload["offset"], one.payload["at"]) for one in await _stored(http, "ticks")]
             (schedule,) = (await http.call("GET", "/schedules"))["schedules"]
             history.every_ms, history.phase_ms = schedule["every"], schedule["nextMs"] % schedule["every"]
 

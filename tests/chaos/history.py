@@ -38,7 +38,8 @@ class History:
 
     `settled` holds the ids of the work events named by `done`, where every acknowledgement of the inner group wrote one
     event in its own commit. `steps` are (run, step) of effects that wrote an event together with their answer.
-    `firings` are the wall times of a schedule with interval `every_ms` and phase `phase_ms`.
+    `firings` are the offset and the wall time of each event of a schedule with interval `every_ms` and phase `phase_ms`
+    that was acknowledged.
     """
 
     confirmed: list[Confirmed] = field(default_factory=list)
@@ -49,7 +50,7 @@ class History:
     expected_runs: set[str] = field(default_factory=set)
     outcomes: dict[str, dict[str, Any]] = field(default_factory=dict)  # by node: run id to outcome
     steps: list[tuple[str, int]] = field(default_factory=list)
-    firings: list[int] = field(default_factory=list)
+    firings: list[tuple[int, int]] = field(default_factory=list)
     every_ms: int = 1_000
     phase_ms: int = 0
 
@@ -128,7 +129,13 @@ class History:
                     yield f"run {run} ended as {outcomes[run]} on node {node} and as {first.get(run)} elsewhere"
 
     def _schedule_fires_once(self) -> Iterable[str]:
-        yield from _twice("firing of due time", ((at - self.phase_ms) // self.every_ms for at in self.firings))
+        yield from _twice("acknowledgement of firing", (offset for offset, _ in self.firings))
+        due: dict[int, dict[int, int]] = {}
+        for offset, at in self.firings:
+            due.setdefault((at - self.phase_ms) // self.every_ms, {})[offset] = at
+        for number, at_offsets in due.items():
+            if len(at_offsets) > 1:
+                yield f"due time {number} fired {len(at_offsets)} times: {at_offsets} (offset: time)"
 
 
 def _twice(what: str, items: Iterable[Any]) -> Iterable[str]:

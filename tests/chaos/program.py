@@ -67,4 +67,4 @@ async def job(name: str, perform: Any) -> str:
 
 @app.every("1s")
 async def tick(event: Event[Any]) -> None:
-    event.publish("ticks", {"at": event.ts}, id=uuid.uuid4().hex)
+    event.publish("ticks", {"offset": event.offset, "at": event.ts}, id=uuid.uuid4().hex)

@@ -107,7 +107,7 @@ class Session:
         self._has_checker = bus.access.has_checker
         self._accept = bus.admission.accept
         self._accept_lean = bus.admission.accept_lean
-        self._is_lean = True  # until a batch comes that is not
+        self._is_lean = bus.admission.takes_many  # until a batch comes that is not
         self._submit = bus.publisher.submit
         self._spend = caller.quota.spend
         self._bucket = bucket(settings.connection_rate, settings.connection_burst, bus.clock.now_ms())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from types import FrameType
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 import pytest
 
 from mainspring.bus import BadFrame, Schedule, UnknownSchedule
+from mainspring.bus.groups.registry import GroupRegistry
 from mainspring.log import Batch
 from tests.support.bus import World, in_virtual_time, settle
 
@@ -45,6 +47,24 @@ async def test_a_crash_neither_loses_nor_doubles_a_firing(world: World) -> None:
     await settle(0.2)
     events = await world.log.read("t", 0, 1, 100)
     assert len({event.ts // 1_000 for event in events}) == len(events) == 5
+
+
+@in_virtual_time
+async def test_a_firing_that_takes_long_has_the_time_from_which_the_next_was_planned(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = itertools.cycle((0.7, 0.0))
+
+    async def slowly(*_: object) -> str:
+        await settle(next(waits))
+        return ""
+
+    monkeypatch.setattr(GroupRegistry, "unsettled", slowly)
+    await world.kill()
+    await world.bus.put_schedule(msgspec.structs.replace(every(500), overlap="skip"))
+    await settle(10)
+    events = await world.log.read("t", 0, 1, 100)
+    assert len({event.ts // 500 for event in events}) == len(events) > 5
 
 
 @in_virtual_time

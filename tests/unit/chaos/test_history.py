@@ -21,7 +21,7 @@ def right() -> History:
         expected_runs={"r"},
         outcomes={"one": {"r": "ok"}, "two": {"r": "ok"}},
         steps=[("r", 1), ("r", 2)],
-        firings=[1_010, 2_400, 5_020],
+        firings=[(1, 1_010), (2, 2_400), (3, 5_020)],
     )
 
 
@@ -59,7 +59,8 @@ BROKEN: dict[str, tuple[Callable[[History], Any], str]] = {
     "a run without outcome": (lambda h: h.outcomes["two"].clear(), "no outcome on node two"),
     "a run with two outcomes": (lambda h: h.outcomes["two"].update(r="failed"), "ended as failed"),
     "an effect stored twice": (lambda h: h.steps.append(("r", 1)), "effect ('r', 1) happened 2 times"),
-    "a due time that fired twice": (lambda h: h.firings.append(2_900), "firing of due time 2 happened 2 times"),
+    "a due time that fired twice": (lambda h: h.firings.append((4, 2_900)), "due time 2 fired 2 times"),
+    "a firing settled twice": (lambda h: h.firings.append((2, 2_400)), "acknowledgement of firing 2 happened 2 times"),
 }
 
 

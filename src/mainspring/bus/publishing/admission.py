@@ -223,14 +223,19 @@ class Admission:
             )
 
     def own_event(
-        self, topic: Topic, payload: bytes, key: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        topic: Topic,
+        payload: bytes,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        ts: int | None = None,
     ) -> Append:
         """An event that the node itself makes: there is nothing to check."""
         return Append(
             topic=topic.name,
             partition=self._partition(key, topic.config.partitions),
             id=self.new_id(),
-            ts=self.clock.wall_ms(),
+            ts=self.clock.wall_ms() if ts is None else ts,
             payload=payload,
             key=key,
             headers=_to_json(headers) if headers else None,

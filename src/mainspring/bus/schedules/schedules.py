@@ -589,11 +589,14 @@ class Schedules:
             raise
 
     async def _publish(self, schedule: Schedule, version: int, now: int, batch: Batch) -> Published:
-        """Publish the event in one commit with the schedule as it is then. Raises Refused when it changed meanwhile."""
+        """Publish the event in one commit with the schedule as it is then. Raises Refused when it changed meanwhile.
+
+        Its time is the one from which the next was planned: however long this takes, the next one's is another.
+        """
         topic = self._topics.find_or_add(schedule.topic)
         moved = msgspec.structs.replace(schedule, last_ms=now)
         batch.put(SPACE, NAMED + schedule.name, _encode(moved), expect=version)
-        event = self._admission.own_event(topic, bytes(schedule.payload), schedule.key, schedule.headers)
+        event = self._admission.own_event(topic, bytes(schedule.payload), schedule.key, schedule.headers, now)
         accepted = Accepted(topic, [event])
         stored = add_prepared(batch, [self._publisher.prepare(accepted)])
         receipt = await self._log.commit(batch)
