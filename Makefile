@@ -164,20 +164,20 @@ $(BIN)/python:
 # The stamps depend on what was asked for, so a second run installs nothing and a changed lock installs again.
 $(RUNTIME): requirements/runtime.txt pyproject.toml | $(BIN)/python
 	@echo "installing what a node needs into $(VENV) (once, about 20 seconds)"
-	@$(PIP) install $(PIP_PROGRESS) -r requirements/runtime.txt
+	@$(PIP) install $(PIP_PROGRESS) --no-deps -r requirements/runtime.txt
 	@$(PIP) install -q --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(DEV): $(RUNTIME) requirements/dev.txt
 	@echo "installing what tests and benchmarks need into $(VENV) (once, about a minute)"
-	@$(PIP) install $(PIP_PROGRESS) -r requirements/runtime.txt -r requirements/dev.txt
+	@$(PIP) install $(PIP_PROGRESS) --no-deps -r requirements/runtime.txt -r requirements/dev.txt
 	@touch $@
 
 # Schemathesis has an environment of its own: what it needs is not what the tests need.
 $(FUZZ): requirements/fuzz.txt $(DEV)
 	@echo "installing schemathesis into $(VENV)/schemathesis (once)"
 	@$(BIN)/python -m venv --without-pip $(VENV)/schemathesis
-	@$(PIP) --python $(VENV)/schemathesis/bin/python install $(PIP_PROGRESS) -r requirements/fuzz.txt
+	@$(PIP) --python $(VENV)/schemathesis/bin/python install $(PIP_PROGRESS) --no-deps -r requirements/fuzz.txt
 	@touch $@
 
 $(LOWEST): pyproject.toml requirements/dev.txt | $(BIN)/python
@@ -206,10 +206,10 @@ $(COLLECTOR): pyproject.toml | $(BIN)/python
 
 $(SITE): requirements/docs.txt | $(BIN)/python
 	@rm -rf $(VENV)/docs && $(BIN)/python -m venv --without-pip $(VENV)/docs
-	@$(PIP) --python $(VENV)/docs/bin/python install $(PIP_PROGRESS) -r requirements/docs.txt
+	@$(PIP) --python $(VENV)/docs/bin/python install $(PIP_PROGRESS) --no-deps -r requirements/docs.txt
 	@touch $@
 
 $(RELEASE): requirements/release.txt | $(BIN)/python
 	@rm -rf $(VENV)/release && $(BIN)/python -m venv --without-pip $(VENV)/release
-	@$(PIP) --python $(VENV)/release/bin/python install $(PIP_PROGRESS) -r requirements/release.txt
+	@$(PIP) --python $(VENV)/release/bin/python install $(PIP_PROGRESS) --no-deps -r requirements/release.txt
 	@touch $@
