@@ -286,8 +286,9 @@ class PostgresEngine(Watched):
         while True:
             asked, token = known.number, known.token
             rows = await connection.fetch(self._sql.news, asked)
-            if not rows or rows[0]["number"] != asked or rows[0]["token"] != token:
-                raise await self._lost_track(connection, asked)
+            there = rows[0]["token"] if rows and rows[0]["number"] == asked else None
+            if there != token:
+                raise await self._lost_track(connection, asked, token, there)
             for row in rows:
                 if row["number"] == known.number + 1:
                     effects = tables.decode_effects(row["body"])
@@ -299,7 +300,7 @@ class PostgresEngine(Watched):
             if len(rows) < _AT_ONCE:
                 return
 
-    async def _lost_track(self, connection: Any, number: int) -> MainspringError:
+    async def _lost_track(self, connection: Any, number: int, ours: str, theirs: str | None) -> MainspringError:
         oldest = await connection.fetchval(self._sql.oldest)
         if oldest is not None and oldest > number:
             return MissedTooMuch(
@@ -308,10 +309,11 @@ class PostgresEngine(Watched):
             )
         await self._keep_recent()
         return LogGone(
-            f"the server has another history than this node has seen: commit {number} is not there. A standby that "
-            "had not received everything was promoted, or a backup was restored",
+            f"the server has another history than this node has seen: commit {number} is {theirs or 'gone'} there, and "
+            f"{ours} here. A standby that had not received everything was promoted, or a backup was restored",
             remedy="start the node again; acknowledged commits may be lost (use synchronous standbys); `mainspring "
-            "engine compare` shows what only a log that was kept aside holds",
+            "engine compare` shows what only a log that was kept aside holds, and `mainspring engine recover` publishes "
+            "it again",
         )
 
     async def _keep_recent(self) -> None:
