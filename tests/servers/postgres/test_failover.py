@@ -164,6 +164,28 @@ async def recover(kept: Path, url: str, folder: Path) -> None:
             await asyncio.to_thread(mainspring, "engine", "recover", str(kept), *to)
 
 
+async def test_a_schema_dropped_under_a_running_node_stops_it_and_what_it_wrote_is_kept(tmp_path: Path) -> None:
+    with running_postgres() as server:
+        node = made(address(server), tmp_path)
+        await node.open()
+        await commit(node, "e")
+        failed: list[MainspringError] = []
+        node.on_failure(failed.append)
+        sql = await asyncpg.connect(server.url("postgres"))
+        await sql.execute("DROP SCHEMA mainspring CASCADE")
+        with pytest.raises(LogGone, match="gone") as refused:
+            await commit(node, "next")
+        assert "--begin-anew" in refused.value.remedy
+        assert isinstance(failed[0], LogGone)
+        await node.close()
+        assert not await sql.fetchval("SELECT to_regnamespace('mainspring') IS NOT NULL")
+        await sql.close()
+        kept = SqliteEngine(tmp_path / "postgresql-mainspring.sqlite3.replaced-1", read_only=True)
+        await kept.open()
+        assert [event.id for event in await kept.read("t", 0, 1, 9)] == ["e"]
+        await kept.close()
+
+
 async def test_a_dropped_schema_is_not_begun_anew_by_a_node_that_was_part_of_it(tmp_path: Path) -> None:
     with running_postgres() as server:
         node = made(address(server), tmp_path)
