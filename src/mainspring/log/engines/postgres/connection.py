@@ -19,7 +19,7 @@ import asyncpg  # type: ignore[import-untyped]
 import msgspec
 
 from mainspring.errors import MainspringError, SettingError
-from mainspring.log.contract import Durability, FormatError, LogAccess, LogUnavailable
+from mainspring.log.contract import Durability, FormatError, LogAccess, LogGone, LogUnavailable
 from mainspring.loop import Clock
 from mainspring.retries import Backoff
 
@@ -153,8 +153,10 @@ def translated(error: BaseException, shown: str) -> MainspringError:
             f"the lock of the log at {shown} could not be had in time", remedy="is the server overloaded? try again"
         )
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError):
-        return FormatError(
-            f"the log at {shown} lacks tables: {reason}", remedy="run `mainspring engine init`, or restore the schema"
+        return LogGone(
+            f"the log at {shown} is gone, or lacks tables: {reason}",
+            remedy="restore the schema from a backup; `mainspring engine recover` publishes what nodes have kept; "
+            "`mainspring engine init --begin-anew` begins an empty log",
         )
     if may_pass(error):
         return LogUnavailable(
