@@ -174,6 +174,9 @@ class Admission:
                     events = _with_expiry(topic, events, now, due)
                     break
             appends = self._appends(topic, events, now, expect, who if isinstance(who, Caller) else None)
+            if span is not None and len(appends) == 1:
+                span.note("messaging.message.id", appends[0].id)
+                span.note("messaging.destination.partition.id", str(appends[0].partition))
         except MainspringError as error:
             if is_new and topic is not None:
                 self.topics.drop_unused(topic, _quota_of(who))
