@@ -12,6 +12,7 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,46 @@ def test_no_malformed_request_puts_a_token_into_a_log_or_an_answer(node: Victim)
     said = node.errors()[begin:]
     assert OPS not in said
     assert NOBODY not in said
+
+
+MISPLACED = [
+    b"GET /topics/%t/events HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET /%t HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+    b"GET /%t HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %t\r\n\r\n",
+    b"GET /topics/%t HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %t\r\n\r\n",
+    b"PUT /topics/%t/events HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %t\r\n\r\n",
+    b"GET /topics?limit=%t HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer %t\r\n\r\n",
+    b"GET /topics HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin: %t\r\n\r\n",
+    b"GET /topics?agent_id=%t HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Agent-Id: %t\r\n\r\n",
+]
+
+
+def test_a_token_in_a_wrong_place_is_not_written_down(node: Victim) -> None:
+    """Others read the log and the audit; the answer may be kept by what stands between."""
+    begin = len(node.errors())
+    for token in (OPS, NOBODY):
+        for request in MISPLACED:
+            answer = sent(node, request.replace(b"%t", token.encode()))
+            assert answer.startswith(b"HTTP/1.1 4"), answer
+            assert token.encode() not in answer, request
+        message = {"kind": "query", "type": f"Doc.{token}", "data": {"text": token}}
+        assert node.ask("POST", "/messages", message, NOBODY).status in (400, 403)
+    crash = {"kind": "query", "type": "Doc.Crash", "data": {"text": f"key {NOBODY}"}}
+    assert node.ask("POST", "/messages", crash, OPS).status == 500
+    # The audit is written in the order of what happened: when this is there, so is the rest.
+    assert node.ask("POST", "/topics", {"topic": "orders.last"}, OPS).status == 201
+    audit = b""
+    for _ in range(3_000):
+        audit = node.ask("GET", "/topics/system.bus.audit/events?limit=10000", token=OPS).body
+        if b"orders.last" in audit:
+            break
+        time.sleep(0.02)
+    assert b"orders.last" in audit
+    said = node.errors()[begin:]
+    for token in (OPS, NOBODY):
+        assert token not in said
+        assert token.encode() not in audit
+    assert "/topics/ms_.../events" in said
 
 
 def test_bad_requests_cost_one_short_line_in_a_while(node: Victim) -> None:
