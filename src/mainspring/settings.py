@@ -103,7 +103,12 @@ class Settings:
     max_key_bytes: int = setting(
         4096, "Largest key of an event. Keys are kept in memory, compared and hashed.", unit="bytes", least=1
     )
-    max_topics: int = setting(100_000, "Topics a node keeps; creating more is refused.", unit="topics", least=1)
+    max_topics: int = setting(
+        100_000,
+        "Topics a node keeps; creating more is refused, and a token creates at most half of them.",
+        unit="topics",
+        least=1,
+    )
     min_every_ms: int = setting(
         100, "Shortest interval of a schedule made by a client; it goes on without its maker.", unit="ms", least=10
     )
@@ -153,7 +158,7 @@ class Settings:
     max_subscriptions: int = setting(1_000, "Subscriptions one connection may hold.", unit="subscriptions", least=1)
     max_positions: int = setting(
         50_000,
-        "Groups of one topic times its partitions; each is kept in memory, also without members.",
+        "Groups of one topic times its partitions; each is kept in memory. One token makes at most half as many.",
         unit="positions",
         least=1,
     )
