@@ -141,6 +141,14 @@ def test_bad_requests_cost_one_short_line_in_a_while(node: Victim) -> None:
     assert "Traceback" not in node.errors()[begin:]
 
 
+@pytest.mark.parametrize("rest", [b', "limit', b'-, "limit": 3}', b', "x": ' + b"[" * 100_000])
+def test_a_body_that_breaks_off_behind_a_number_is_refused_and_leaves_no_traceback(node: Victim, rest: bytes) -> None:
+    begin = len(node.errors())
+    answer = node.ask("POST", "/dlq/orders.bad/redrive", b'{"before": 1.0' + rest, OPS)
+    assert answer.status == 400, answer.body
+    assert "Traceback" not in node.errors()[begin:]
+
+
 def test_text_of_others_is_no_line_and_no_control_character_in_a_text_log(node: Victim) -> None:
     begin = len(node.errors())
     message = {"kind": "query", "type": "Doc.Crash", "data": {"text": EVIL}, "correlation": EVIL}
@@ -193,10 +201,18 @@ def test_every_command_shows_text_of_others_as_text(node: Victim) -> None:
         assert not [each for each in shown.splitlines() if each.startswith("2026-11-16 00:00:00,000 ERROR")], command
 
 
-def test_secrets_of_the_command_line_leave_the_process_list() -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("topics", "list", "--url", "ws://user:hunter2@%s", "--token", "ms_secret.token"),
+        ("log", "stats", "--engine", "nats://user:hunter2@%s/x"),
+        ("log", "stats", "--engine", "postgresql://%s/x?user=u&password=hunter2"),
+    ],
+)
+def test_secrets_of_the_command_line_leave_the_process_list(words: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        url = f"ws://user:hunter2@127.0.0.1:{silent.getsockname()[1]}"
-        command = [sys.executable, "-m", "mainspring", "topics", "list", "--url", url, "--token", "ms_secret.token"]
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        command = [sys.executable, "-m", "mainspring", *(word.replace("%s", address) for word in words)]
         with subprocess.Popen(command, env=clean_environment(), stderr=subprocess.DEVNULL) as process:
             try:
                 silent.settimeout(PATIENCE_S)
@@ -204,7 +220,7 @@ def test_secrets_of_the_command_line_leave_the_process_list() -> None:
                 shown = Path(f"/proc/{process.pid}/cmdline").read_bytes()
             finally:
                 process.kill()
-    assert b"topics" in shown
+    assert words[0].encode() in shown
     assert b"hunter2" not in shown
     assert b"ms_secret" not in shown
 
@@ -281,6 +297,27 @@ def test_a_password_of_a_database_is_not_repeated(url: str, tmp_path: Path) -> N
     assert done.returncode == 1
     assert "hunter2" not in done.stdout + done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "engine",
+    [
+        "postgresql://127.0.0.1:1/db?user=u&password=hunter2",
+        "postgresql://127.0.0.1:1/db?sslpassword=hunter2",
+        "postgresql://u:hun/hunter2@127.0.0.1:1/db",
+        "nats://u:hun@hunter2@127.0.0.1:1/x",
+        "mongodb://u:hun?hunter2@127.0.0.1:1/x",
+        "nats:u:hunter2@127.0.0.1",
+        "host=127.0.0.1 password=hunter2",
+    ],
+)
+def test_a_password_of_the_engine_is_not_shown(engine: str, tmp_path: Path) -> None:
+    env = clean_environment({"MAINSPRING_ENGINE": engine})
+    for words in (("settings",), ("settings", "--json"), ("log", "stats")):
+        line = [sys.executable, "-m", "mainspring", *words]
+        done = subprocess.run(line, env=env, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60)
+        assert "hunter2" not in done.stdout + done.stderr, words
+        assert "Traceback" not in done.stderr, words
 
 
 def test_answers_say_nothing_of_what_runs_here_and_are_for_their_reader_alone(node: Victim) -> None:
