@@ -12,6 +12,7 @@ The reasons are in docs/decisions/kernel.md.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from collections import deque
@@ -123,10 +124,13 @@ class Router:
 
 
 def _handler_name(contract: Contract, slot: ActorSlot) -> str:
-    """The function of a contract where it has one with a name, else its capability."""
+    """The function of a contract, and where it is written, where it has one with a name; else its capability."""
     function = contract.function
     name = getattr(function, "__qualname__", "")  # a partial, or an object that can be called, has none
-    return f"{name} of {function.__module__}" if function is not None and name else repr(slot.id)
+    if function is None or not name:
+        return repr(slot.id)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{name} of {function.__module__}" if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 
 class Deadlines:

@@ -87,6 +87,7 @@ def test_what_quotas_refused_and_a_disk_that_fills_are_on_the_first_page(tmp_pat
         statuses = [call(url, f"/topics/t{number}/events", {"payload": 1})[0] for number in range(3)]
         assert statuses == [201, 429, 429]
         page.see("Refused by quotas: topics 2.")
+        expect(need(page, "disk")).to_contain_text(re.compile(r"\d [KMGT]B left"))
         expect(need(page, "disk").get_by_role("link", name="disk", exact=True)).to_have_attribute("href", "#/topics")
 
 
