@@ -107,7 +107,7 @@ class LeasedTask:
 
     def end_span(self, error: str = "") -> None:
         if self.span is not None:
-            self.span.end(RuntimeError(error) if error else None)
+            self.span.end(error or None, "nack")
 
 
 class NodeLane(Member):

@@ -164,6 +164,8 @@ class Outcomes:
         """Again later, or never again."""
         self.failures += 1
         event, policy = taken.event, taken.policy
+        if event.span is not None:
+            event.span.end(reason, "nack" if error is None else type(error).__qualname__)
         if not again or event.attempt >= (policy.max_attempts or 1):
             self.give_up(taken, reason, error)
             return

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from mainspring import Fail
+from mainspring import App, Fail
 from mainspring.client import SyncClient, connect
 from mainspring.telemetry import tracing
 from mainspring.testing import simulate
@@ -96,6 +96,25 @@ async def test_what_goes_wrong_is_marked_where_it_went_wrong(spans: Spans) -> No
     assert failed.events[0].name == "exception"
     dropped = [span for span in spans.all() if span.name == "enzyme drop"]
     assert dropped[0].status.description == "ValueError: butter fingers"
+
+
+async def test_every_attempt_of_a_task_that_fails_is_marked_the_last_one_too(spans: Spans) -> None:
+    app = App("shop")
+
+    @app.task(max_attempts=2, backoff="1s")
+    async def post(letter: str) -> None:
+        raise ValueError(f"no stamp on {letter}")
+
+    @app.command("Letter.Post")
+    async def take(letter: str, ctx: Any) -> None:
+        await post.enqueue(letter)
+
+    async with simulate(app) as world:
+        await world.command("Letter.Post", "a card")
+        await world.advance("1m")
+    tried = spans.named("process tasks.shop.post")
+    assert [(span.attributes or {})["error.type"] for span in tried] == ["ValueError"] * 2
+    assert [span.status.description for span in tried] == ["ValueError: no stamp on a card"] * 2
 
 
 async def test_a_durable_run_goes_on_in_its_trace_after_a_crash(spans: Spans) -> None:
