@@ -245,15 +245,13 @@ class SqliteWriter:
     def _plan(self, batches: Sequence[Batch], *, assume_new_marks: bool = False) -> CommitPlan:
         places, marked = lookups_for(batches, of_marks=not assume_new_marks)
         versions = {place: version for place, (version,) in ask(self._connection, FIND_VERSIONS, places)}
-        if assume_new_marks:
-            return CommitPlan(self.log_state, versions, None)
         marks = {}
         for place, (pos, until, crc) in ask(self._connection, FIND_MARKS, marked):
             if is_sound_mark(*place, pos, until, crc):
                 marks[place] = (pos, until)
             else:  # it may lead to another event; without it, this one is stored
                 _logger.error("the mark of %r in topic %r is damaged and is written anew", place[1], place[0])
-        return CommitPlan(self.log_state, versions, marks)
+        return CommitPlan(self.log_state, versions, marks, assumes_new_marks=assume_new_marks)
 
     def _store(self, plan: CommitPlan, also: Sequence[Statement] = ()) -> None:
         """Put the plan into the file, and `also` with it."""
