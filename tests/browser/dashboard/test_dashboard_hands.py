@@ -9,7 +9,7 @@ from tests.support.dashboard_site import Dashboard, Opener, sent
 from tests.support.shop_day import Shop, aside
 
 VIEWS = ("", "nodes", "topics", "topics/orders", "events?topic=orders", "groups/orders/packing", "deadletters/payments")
-MORE_VIEWS = ("kernel", "kernel?tab=ask", "timers", "trace", "runs/checkout-0003", "beats/1")
+MORE_VIEWS = ("kernel", "kernel?tab=dead", "kernel?tab=ask", "timers", "trace", "runs/checkout-0003", "beats/1")
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 
 
