@@ -77,7 +77,7 @@ class Runs {
         { label: "", width: "40px", kind: "tick", least: 420, cell: (row, _, cell) => this.tick(row, cell) },
         { label: "Run", width: "minmax(96px, 1.3fr)", cell: (row) => (row.parent ? `↳ ${row.id}` : row.id) },
         { label: "Program", width: "minmax(90px, 1fr)", least: 620, cell: (row) => row.program },
-        { label: "State", width: "88px", least: NARROW, cell: stateOf },
+        { label: "State", width: "112px", least: NARROW, cell: stateOf },
         { label: "Waits for, or failed with", width: "minmax(112px, 2.2fr)", least: NARROW, cell: whatOf },
         { label: "State, and what it waits for", width: "minmax(180px, 2.9fr)", most: NARROW, cell: (row) => h("span", {}, stateOf(row), " ", whatOf(row)) },
         ...(ctx.store.shared ? [{ label: "Node", width: "minmax(80px, 0.8fr)", least: 500, cell: (row) => row.owner ?? "" }] : []),

@@ -83,8 +83,8 @@ class Calls extends LoadedList {
       none: empty("No calls", "Nothing here fits."),
       columns: [
         { label: "State", width: "100px", cell: (row) => stateTag(row) },
-        { label: "Arguments", width: "minmax(100px, 2fr)", kind: "m", cell: (row) => brief(written(row), 160) },
-        { label: "Result", width: "minmax(90px, 2fr)", kind: "m", cell: (row) => brief(became(row), 160) },
+        { label: "Arguments", width: "minmax(72px, 1.4fr)", kind: "m", cell: (row) => brief(written(row), 160) },
+        { label: "Result", width: "minmax(90px, 2.6fr)", kind: "m", cell: (row) => brief(became(row), 160) },
         { label: "Attempts", width: "84px", kind: "r", least: 680, cell: (row) => (row.attempts ? count(row.attempts) : "") },
         { label: "Took", width: "84px", kind: "r", least: 620, cell: (row) => (row.durationMs === undefined ? "" : span(row.durationMs)) },
         { label: "Call", width: "minmax(90px, 1.2fr)", kind: "m", least: 860, cell: (row) => row.id },
