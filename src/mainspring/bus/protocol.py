@@ -17,6 +17,7 @@ import msgspec
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType, bad_text
 from mainspring.bus.results import NewEvent
+from mainspring.errors import without_tokens
 from mainspring.json_text import HALF_CHARACTER, read_leniently, too_deep
 from mainspring.log import Append, StoredEvent
 from mainspring.telemetry import KeptError
@@ -331,7 +332,12 @@ def with_corr(frame: bytes, corr: msgspec.Raw) -> bytes:
 
 
 def error_frame(error: BusError, about: str = "", topic: str = "", group: str = "") -> bytes:
-    fields: dict[str, object] = {"type": "ERROR", "code": error.code, "message": str(error), **error.details}
+    fields: dict[str, object] = {
+        "type": "ERROR",
+        "code": error.code,
+        "message": without_tokens(str(error)),
+        **error.details,
+    }
     if about:
         fields["in_reply_to"] = about
     if topic:

@@ -186,6 +186,9 @@ class Admission:
                 events = _members(events, batch_id, due)
             caller = who if isinstance(who, Caller) else None
             appends = self._appends(topic, events, now, expect, caller)
+            if span is not None and len(appends) == 1:
+                span.note("messaging.message.id", appends[0].id)
+                span.note("messaging.destination.partition.id", str(appends[0].partition))
         except MainspringError as error:
             if is_new and topic is not None:
                 self.topics.drop_unused(topic, _quota_of(who))

@@ -47,7 +47,7 @@ from mainspring.log.contract import (
     seen_before,
     tail_conflict,
 )
-from mainspring.log.engines.sqlite.appends import AppendRun, PartitionEnd
+from mainspring.log.engines.sqlite.appends import AppendRun, PartitionChange, PartitionEnd
 from mainspring.log.engines.sqlite.chunks import (
     SELECT_REST,
     Chunk,
@@ -267,17 +267,25 @@ class CommitPlan(BatchPlanner):
                 raise UnknownMarks from result
         return result
 
-    def add_run(self, run: AppendRun, events: Sequence[Append]) -> bool:
-        """Take over what was decided for batches that only append; False: it does not fit, decide them here."""
+    def add_run(
+        self, run: AppendRun, places: Sequence[PartitionChange], offsets: Sequence[int], events: Sequence[Append]
+    ) -> bool:
+        """Take over what was decided for batches that only append; False: it does not fit, decide them here.
+
+        `places` and `offsets` are the run's.
+        """
         if run.mark_checksums and not self.assumes_new_marks:
             return False
         states = []
-        for topic, partition, before, after in run.places():
+        for topic, partition, before, after in places:
             state = self._log_state.partitions.get((topic, partition))
             if state is None or state.lost or before[:2] != (state.id, state.tail) or after[1] > MAX_OFFSET:
                 return False
             states.append((state, after[1]))
-        rows = run.event_rows(events)
+        rows = [
+            (offset, event.ts, event.id, event.payload, event.key, event.headers)
+            for offset, event in zip(offsets, events, strict=True)
+        ]
         if len(states) == 1:
             states[0][0].pending += rows
         elif not self._share_out(rows, events):
