@@ -94,3 +94,18 @@ async def test_nobody_uses_up_the_publish_ids_of_others(node: Served) -> None:
     events = (await node.get("/topics/invoices/events", SHOP)).json["events"]
     assert [each["payload"] for each in events] == ["forged", "real"]
     assert [each["headers"]["agent_id"] for each in events] == ["mallory", "shop"]
+
+
+async def test_nobody_uses_up_the_batch_ids_of_others(node: Served) -> None:
+    def batch(*payloads: str) -> dict[str, Any]:
+        events = [{"id": f"i{n}", "payload": payload} for n, payload in enumerate(payloads)]
+        return {"type": "PUBLISH_BATCH", "batch_id": "b", "topic": "invoices", "events": events}
+
+    async with node.socket(MALLORY) as mallory, node.socket(SHOP) as shop, node.socket(ASKER) as asker:
+        assert (await mallory.ask(batch("forged", "forged")))["offsets"] == [[0, 1], [0, 2]]
+        assert (await asker.ask(batch("forged", "forged")))["code"] == "forbidden", "also what is stored is not told"
+        for _ in range(2):
+            assert (await shop.ask(batch("real", "real")))["offsets"] == [[0, 3], [0, 4]]
+    events = (await node.get("/topics/invoices/events", SHOP)).json["events"]
+    assert [each["payload"] for each in events] == ["forged", "forged", "real", "real"]
+    assert [each["headers"]["agent_id"] for each in events] == ["mallory", "mallory", "shop", "shop"]

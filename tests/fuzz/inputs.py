@@ -90,6 +90,7 @@ _FRAMES: Sequence[dict[str, Any]] = (
     {"type": "PUBLISH", "topic": "late", "payload": 1, "delay_ms": 1, "not_before": 1, "corr": 7},
     {"type": "PUBLISH", "topic": "t", "payload": [1], "expect": 0, "payload_sha256": "00", "corr": {"a": 1}},
     {"type": "PUBLISH_BATCH", "topic": "t", "events": [{"payload": 1}, {"payload": 2, "key": "k"}], "corr": 1},
+    {"type": "PUBLISH_BATCH", "batch_id": "b", "topic": "t", "events": [{"payload": 1, "id": "i"}], "corr": 1},
     {"type": "SUBSCRIBE", "topic": "t", "group": "g", "from": {"kind": "latest"}, "filter": {"key": "k"}, "batch": 9},
     {"type": "SUBSCRIBE", "topic": "t", "group": "g2", "max_inflight": 5, "ack": "each", "sticky": True,
      "from": {"kind": "timestamp", "value": 5}, "filter": {"header": ["h", "v"]}},

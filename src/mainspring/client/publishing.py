@@ -200,6 +200,7 @@ class Publishing:
         batch: list[Outgoing] = []
         size = 0
         waiting = lane.waiting
+        own_id = waiting[0].own_id
         while waiting and len(batch) < MAX_BATCH_EVENTS:
             event = waiting[0]
             if event.abandoned and event.sent_ms < 0:
@@ -207,14 +208,15 @@ class Publishing:
                 self._decided(event)
                 continue
             size += len(event.event)
-            if batch and (event.alone or event.own_id is not batch[0].own_id or size > self._batch_bytes):
+            if batch and (event.alone or event.own_id is not own_id or size > self._batch_bytes):
                 break
+            own_id = event.own_id
             batch.append(waiting.popleft())
             if event.alone:
                 break
         if batch:
             self._batches += 1
-            has_id = len(batch) > 1 and not batch[0].own_id
+            has_id = len(batch) > 1 and not own_id
             self._send_out(lane, _SentBatch(batch, self._batches, batch[0].id if has_id else ""))
 
     def _send_out(self, lane: _Lane, batch: _SentBatch) -> None:
