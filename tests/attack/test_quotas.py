@@ -142,7 +142,7 @@ async def test_schedules_count_by_number_and_size() -> None:
         assert (await here.post("/schedules", {**body, "name": "last"}, WORKER)).status == 201
 
 
-async def test_streams_and_open_requests() -> None:
+async def test_streams() -> None:
     async with node(quota_streams=2) as here, AsyncExitStack() as held:
         await here.post("/topics/t/events", {"payload": 1}, WORKER)
         address, headers = f"{here.url}/topics/t/stream", {"Authorization": f"Bearer {WORKER}"}
@@ -151,6 +151,37 @@ async def test_streams_and_open_requests() -> None:
             assert answer.status == 200
         assert (await here.get("/topics/t/stream", WORKER)).status == 429
         assert (await here.get("/topics/t/events", WORKER)).status == 200
+
+
+async def test_requests_that_are_being_answered() -> None:
+    async with node(quota_requests=2) as here:
+        held, end = [asyncio.Event(), asyncio.Event()], asyncio.Event()
+
+        async def slow(begun: asyncio.Event) -> AsyncIterator[bytes]:
+            yield b'{"payload":'
+            begun.set()
+            await end.wait()
+            yield b"1}"
+
+        headers = {"Content-Type": "application/json"}
+        sent = [
+            asyncio.create_task(
+                here.request("POST", "/topics/t/events", WORKER, data=slow(begun), headers=headers, chunked=True)
+            )
+            for begun in held
+        ]
+        for begun in held:
+            await begun.wait()
+
+        async def refused() -> bool:
+            answer = await here.get("/topics", WORKER)
+            return answer.status == 429 and int(answer.headers["Retry-After"]) >= 1
+
+        await eventually(refused)
+        assert (await here.get("/topics", OTHER)).status == 200
+        end.set()
+        assert [(await each).status for each in sent] == [201, 201]
+        assert (await here.get("/topics", WORKER)).status == 200
 
 
 async def test_publishing_faster_than_the_quota_is_refused_and_the_client_waits() -> None:
