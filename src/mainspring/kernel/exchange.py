@@ -417,7 +417,7 @@ class Exchange:
         if message.kind != "reply":
             counts.failed(message.type)
             if mail.doing is not None:
-                mail.doing.end(message.type)
+                mail.doing.end(*_told_in_spans(message))
             if mail.message.metadata.retry is not None and not mail.unrecorded:
                 if self.try_again(mail, message):
                     return
@@ -606,3 +606,10 @@ def begin_span(recorder: Recorder, mail: Mail) -> OpenSpan:
     kind = "CONSUMER" if mail.origin is None else "SERVER"
     parent = trace_headers(metadata.traceparent, metadata.tracestate)
     return recorder.begin(f"{message.kind} {message.type}", kind, attributes, parent=parent)
+
+
+def _told_in_spans(error: Message) -> tuple[str, str]:
+    """The text of an error and its kind: the kernel's own by their types, a program's by their codes."""
+    data: Any = error.data if isinstance(error.data, dict) else {}
+    kind = error.type if error.type.startswith("Sys.") else str(data.get("code", "_OTHER"))
+    return f"{kind}: {data.get('message', '')}", kind
