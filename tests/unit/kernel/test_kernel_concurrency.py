@@ -262,8 +262,8 @@ def test_a_concurrency_below_one_is_refused(wrong: int) -> None:
         App("x").command("Order.Place", concurrency=wrong)(lambda data, ctx: None)
     kernel = Kernel()
     handler = handler_from("command", "Order.Place", lambda data, ctx: None)
+    kernel.register(Capability(id="Order", handlers=[handler], concurrency=wrong))
     with pytest.raises(CapabilityError, match="concurrency"):
-        kernel.register(Capability(id="Order", handlers=[handler], concurrency=wrong))
         kernel.discover()
 
 
