@@ -105,7 +105,7 @@ def commands(text: str) -> list[tuple[str, str]]:
     return [(part.partition("\n")[0], part.partition("\n")[2]) for part in parts]
 
 
-@pytest.mark.timeout(900)  # it types a whole hour's worth of commands
+@pytest.mark.timeout(900)  # it types every command of the page
 def test_the_tutorial_word_for_word(tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     done = 0

@@ -103,3 +103,18 @@ def test_a_node_forgets_finished_runs_when_told_to(tmp_path: Path) -> None:
             assert answer["data"]["state"] == "cancelled"
         assert answer["data"]["code"] == 404
         assert state_of(node.kernel_socket, "busy")["state"] == "running"
+
+
+def test_a_blocked_run_shows_journal_and_program_below_each_other(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(APP)
+    with serving(tmp_path, "shop:app", engine="sqlite") as node:
+        invoke(node.kernel_socket, "start", "checkout", "1900", "--id", "order-1")
+        wait_until(node.kernel_socket, "order-1", 2)
+    (tmp_path / "shop.py").write_text(APP.replace("await perform(Charge(cents))", "await perform(Charge(cents + 1))"))
+    with serving(tmp_path, "shop:app", engine="sqlite") as node:
+        while state_of(node.kernel_socket, "order-1")["state"] != "blocked":
+            pass
+        shown = invoke(node.kernel_socket, "show", "order-1").splitlines()
+    first = next(number for number, line in enumerate(shown) if line.startswith("blocked: "))
+    assert shown[first + 1].split() == ["journal:", "Charge", '{"cents":1900}']
+    assert shown[first + 2].split()[:3] == ["program:", "Charge", '{"cents":1901}']

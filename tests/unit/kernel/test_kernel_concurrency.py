@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mainspring import App, Fail, RestartPolicy
-from mainspring.kernel import CapabilityError, WaitsForItself
+from mainspring.kernel import Capability, CapabilityError, Kernel, WaitsForItself, handler_from
 from mainspring.loop import VirtualClock
 from tests.support.kernel import booted, virtual
 
@@ -256,9 +256,13 @@ async def test_what_else_a_supervised_actor_handles_when_one_message_fails_may_e
 
 @pytest.mark.parametrize("wrong", [0, -1])
 def test_a_concurrency_below_one_is_refused(wrong: int) -> None:
-    app = App("x", concurrency=wrong)
-    app.command("Order.Place")(lambda data, ctx: None)
-    kernel = app.kernel()
+    with pytest.raises(CapabilityError, match=f"the concurrency of app 'x' is 1 or more, not {wrong}"):
+        App("x", concurrency=wrong)
+    with pytest.raises(CapabilityError, match=f"concurrency is 1 or more, not {wrong}"):
+        App("x").command("Order.Place", concurrency=wrong)(lambda data, ctx: None)
+    kernel = Kernel()
+    handler = handler_from("command", "Order.Place", lambda data, ctx: None)
+    kernel.register(Capability(id="Order", handlers=[handler], concurrency=wrong))
     with pytest.raises(CapabilityError, match="concurrency"):
         kernel.discover()
 

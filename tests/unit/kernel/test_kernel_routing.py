@@ -79,9 +79,11 @@ async def test_two_functions_for_one_type_are_named(clock: VirtualClock) -> None
 
     app.command("Order.Place")(place)
     app.command("Order.Place")(place_again)
-    with pytest.raises(MainspringError, match=r"command:Order\.Place: .*place of .* and .*place_again of"):
+    with pytest.raises(MainspringError, match=r"command:Order\.Place: .*place \(.* and .*place_again \(") as refused:
         async with booted(app, clock):
             pass
+    for function in (place, place_again):
+        assert f"{__file__}:{function.__code__.co_firstlineno})" in refused.value.message
 
 
 class Plain:

@@ -160,7 +160,7 @@ def timeline(history: History, waits_for: str = "") -> Iterator[str]:
         yield f"failed with {_error_text(error)}"
         yield from _indented(run.traceback)
     elif run.state == "blocked":
-        yield f"blocked: {error.get('message', '')}"
+        yield from f"blocked: {error.get('message', '')}".splitlines()  # journal and program stand below each other
     elif run.state == "cancelled":
         yield f"cancelled, reason {_short(run.reason)}"
 
