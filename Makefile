@@ -56,7 +56,7 @@ prepare: $(DEV) $(SITE)
 	@$(BIN)/python -m tests.support.prepare
 
 test: prepare
-	$(BIN)/python -m pytest $(PYTEST_ARGS) $(ARGS)
+	$(BIN)/python -m tests.support.suite $(PYTEST_ARGS) $(ARGS)
 
 check: $(DEV)
 	$(BIN)/ruff check src tests bench examples tools
@@ -141,7 +141,8 @@ release: $(DEV) $(RELEASE)
 	$(VENV)/release/bin/twine check --strict dist/*.whl dist/*.tar.gz
 	$(BIN)/python -m tools.requirements bill dist/mainspring.cdx.json
 
-# What a loss of power may leave of the files, for every sequence of up to three operations; POWER_CUTS=100 takes so many.
+# What a loss of power may leave of the files, for every sequence of up to three operations; POWER_CUTS=100 takes so many,
+# POWER_CUTS=400:800 those with these numbers: a long campaign can be run in pieces.
 power-cuts: prepare
 	POWER_CUTS=$(or $(POWER_CUTS),all) $(BIN)/python -m pytest tests/process/log/test_power_cuts.py -s --timeout 86400 $(ARGS)
 

@@ -47,7 +47,7 @@ class Messages:
         """`concurrency` messages are answered at a time; of those with the same `key`, one."""
         self._capability = Capability(capability, description, concurrency=concurrency)
         self._key = key
-        self._declared: list[tuple[Handler, Callable[[Any], Any] | None]] = []
+        self._declared: list[tuple[Handler, bool, Callable[[Any], Any] | None]] = []  # with: whether it takes `ctx`
 
     def __call__(
         self, kind: Literal["command", "query"], type: str, input: str = "", gives: str = ""
@@ -59,9 +59,10 @@ class Messages:
 
         def declare(function: F) -> F:
             hints = get_type_hints(function, include_extras=True)
+            parameters = inspect.signature(function).parameters
             members = [
                 (name, hints[name], msgspec.NODEFAULT if each.default is each.empty else each.default)
-                for name, each in list(inspect.signature(function).parameters.items())[1:]
+                for name, each in list(parameters.items())[1:]
                 if name != "ctx"
             ]
             data = msgspec.defstruct(input, members) if members else Empty
@@ -70,20 +71,23 @@ class Messages:
                 name, _, member = gives.partition(".")
                 output = msgspec.defstruct(name, [(member, output)])
             handler = Handler(kind, type, function, inspect.getdoc(function) or "", data, output, key=self._key)
-            self._declared.append((handler, output if gives else None))
+            self._declared.append((handler, "ctx" in parameters, output if gives else None))
             return function
 
         return declare
 
     def of(self, part: Any) -> Capability:
         """The capability of a node with this part."""
-        handlers = [replace(each, function=_answering(each.function, part, made)) for each, made in self._declared]
+        handlers = [
+            replace(each, function=_answering(each.function, part, takes_context, made))
+            for each, takes_context, made in self._declared
+        ]
         return replace(self._capability, handlers=handlers)
 
 
-def _answering(function: Callable[..., Any], part: Any, made: Callable[[Any], Any] | None) -> Callable[..., Any]:
-    takes_context = "ctx" in inspect.signature(function).parameters
-
+def _answering(
+    function: Callable[..., Any], part: Any, takes_context: bool, made: Callable[[Any], Any] | None
+) -> Callable[..., Any]:
     async def answer(data: Any, ctx: Context) -> Any:
         members = msgspec.structs.asdict(data)
         if takes_context:
@@ -103,6 +107,11 @@ def caller_of(ctx: Context) -> Caller | None:
     """Who asks from outside; None for the node's own program, and for a socket that belongs to the node's user."""
     caller: Caller | None = getattr(ctx.origin, "caller", None)
     return caller
+
+
+def is_passed_on(ctx: Context) -> bool:
+    """Whether another node passed this message on; then it is answered here or not at all."""
+    return bool(getattr(ctx.origin, "passed_on", False))
 
 
 def fitting(items: list[Any], most_bytes: int = ANSWER_BYTES) -> list[Any]:

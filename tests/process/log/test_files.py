@@ -20,10 +20,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from mainspring import App
+from mainspring.bus import BusError
 from mainspring.cli.node.log import app
 from mainspring.kernel.blobs import Blob, BlobStore
 from mainspring.log import Append, Batch, Log, LogDamaged, LogGone, Put, SqliteEngine, backup, log_file
+from mainspring.node.core import Core
 from mainspring.private_files import make_private_folder
+from mainspring.server.health import NodeParts, readiness
+from mainspring.settings import Settings
 from tests.support.serving import Serving
 
 DATABASE = "log.sqlite3"
@@ -190,6 +195,18 @@ class TestRemoved:
         assert isinstance(await asyncio.wait_for(noticed, 30), LogGone)
         assert isinstance(log.fault, LogGone)
         await log.close()
+
+    async def test_the_node_is_not_ready_from_that_moment_on(self, tmp_path: Path) -> None:
+        node = Core(Settings(engine="sqlite", data=str(tmp_path / "data"), audit=False), App("shop"))
+        await node.boot()
+        parts = NodeParts(node.bus, log=node.log)
+        assert readiness(parts).ready
+        shutil.rmtree(tmp_path / "data")
+        with pytest.raises(BusError, match="removed"):
+            await node.bus.publish("orders", b"1")
+        told = readiness(parts)
+        assert (told.ready, "removed" in told.reason) == (False, True)
+        await node.drain()
 
     def test_clients_are_told_why(self, tmp_path: Path) -> None:
         """Between the removal and the end of the process, a publisher gets `unavailable` with the reason."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from mainspring.beats import Heartbeat
 from mainspring.bus import Bus
 from mainspring.bus.groups import dead_letters, group, registry
 from mainspring.bus.publishing import publisher
@@ -274,6 +275,32 @@ def changes_only_the_first_run() -> Any:
     return patched(durable_runs.DurableRuns, "cancel", first)
 
 
+def forgets_signals_to_the_beats() -> Any:
+    def nothing(self: Any, signal: Any, target: Any = None, beat: Any = None) -> int:
+        return int(self.next_beat)
+
+    return patched(Heartbeat, "signal", nothing)
+
+
+def keeps_runs_that_were_forgotten() -> Any:
+    async def nothing(self: Any, run_id: str) -> int:
+        return 1
+
+    return patched(durable_runs.DurableRuns, "forget", nothing)
+
+
+def keeps_the_settings_of_a_topic() -> Any:
+    put = topics.TopicRegistry.put
+
+    async def as_before(self: Any, config: Any) -> Any:
+        known = self.find(config.topic)
+        if known is not None and config.topic.startswith("purged."):
+            config = msgspec.structs.replace(config, max_attempts=known.config.max_attempts)
+        return await put(self, config)
+
+    return patched(topics.TopicRegistry, "put", as_before)
+
+
 def forgets_replies() -> Any:
     async def nothing(client: Any, request: Any, payload: Any, error: str = "") -> None: ...
 
@@ -305,4 +332,7 @@ MUTANTS: tuple[Mutant, ...] = (
     purges_what_comes_next,
     changes_only_the_first_run,
     forgets_replies,
+    forgets_signals_to_the_beats,
+    keeps_runs_that_were_forgotten,
+    keeps_the_settings_of_a_topic,
 )

@@ -37,6 +37,7 @@ class Promises(TopicVerbs):
         self.tasks: set[str] = set()
         self.ran: set[str] = set()
         self.later: set[str] = set()
+        self.signals: dict[str, bool] = {}  # to the beats: whether their sender was told that they are stored
         self.memory: dict[str, list[str]] = {}
         self.outboxed: dict[str, list[str]] = defaultdict(list)  # ids in the order of their commits, by key
 
@@ -74,6 +75,10 @@ class Promises(TopicVerbs):
         @app.enzyme("/topics/pulses", match="prefix")
         def pulse(signal: str, target: str, stage: Any) -> None:
             stage.add("/count", 1)
+
+        @app.enzyme("/signals", match="prefix")
+        def hear(signal: str, target: str, stage: Any) -> None:
+            stage.add(f"/heard{signal}", 1)
 
         app.beats_from("pulses")
         app.state.mail = mail
@@ -177,6 +182,10 @@ class Promises(TopicVerbs):
     @operation
     async def pulse(self, client: Client, step: PlannedStep) -> None:
         await client.publish("pulses", {}, id=step.id)
+        signal = f"/signals/{step.id}"
+        self.signals[signal] = False
+        await client.command("Beat.Signal", {"signal": signal}, timeout=10)
+        self.signals[signal] = True
 
     @operation
     async def remember(self, client: Client, step: PlannedStep) -> None:
@@ -220,7 +229,11 @@ class Promises(TopicVerbs):
         work = {event.id for event in await end.events("work")}
         settled = work <= done | letters  # the lag says nothing of letters that were sent back
         own = settled and self.tasks <= self.ran and self.later <= later and count >= pulses
-        return own and await self.verbs_at_rest(end)
+        heard = [await self._heard(end, signal) for signal, is_stored in self.signals.items() if is_stored]
+        return own and all(heard) and await self.verbs_at_rest(end)
+
+    async def _heard(self, end: Rest, signal: str) -> int:
+        return int(await end.nodes[0].heartbeat.aread(f"/heard{signal}") or 0)
 
     async def check(self, end: Rest) -> None:
         await self._check_work(end)
@@ -308,3 +321,6 @@ class Promises(TopicVerbs):
         count = await end.nodes[0].heartbeat.aread("/count")
         rotten = sum(topic == "pulses" for topic, _, _ in end.damaged)  # perhaps counted before
         end.require(pulses <= (count or 0) <= pulses + rotten, f"{pulses} pulses were counted as {count}")
+        for signal, is_stored in self.signals.items():
+            heard = await self._heard(end, signal)
+            end.require(heard in ((1,) if is_stored else (0, 1)), f"signal {signal} was heard {heard} times")

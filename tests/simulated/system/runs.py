@@ -1,4 +1,4 @@
-"""What clients do to runs: cancel them, try them again, change them while they wait, and many of them at once.
+"""What clients do to runs: cancel, try again, forget them, change them while they wait, and many of them at once.
 
 A part of the scenario in `promises`.
 """
@@ -32,6 +32,7 @@ class RunVerbs(Verbs):
         super().__init__()
         self.outcomes: dict[str, str] = {}  # what a client was told
         self.mended: set[str] = set()
+        self.forgotten: set[str] = set()
         self.booked: dict[str, dict[str, int]] = {}  # of a run: the entries that it was told are stored, and as which
 
     def declare_verbs(self, app: App) -> None:
@@ -96,6 +97,17 @@ class RunVerbs(Verbs):
                 raise
         self.outcomes[id] = await self._ask_outcome(client, id)
         assert self.outcomes[id] == "done"
+        if step.random.random() < 0.5:
+            await self._forget(client, id)
+
+    async def _forget(self, client: Client, id: str) -> None:
+        del self.outcomes[id]
+        try:
+            await self._insist(client, lambda: client.forget_run(id))
+        except Fail as error:
+            if error.code != 404:  # an answer that was lost: it is gone already
+                raise
+        self.forgotten.add(id)
 
     async def _ask_outcome(self, client: Client, id: str) -> str:
         outcome = await self._insist(client, lambda: client.outcome(id))
@@ -151,6 +163,9 @@ class RunVerbs(Verbs):
         for id, outcome in self.outcomes.items():
             record = await store.record(id)
             end.require(record.state == outcome, f"run {id} was told to be {outcome} and is {record.state}")
+        for id in self.forgotten:
+            left = [each.id for each in await store.runs() if each.id == id], await store.journal(id)
+            end.require(left == ([], []), f"of run {id}, which was forgotten, there is {left}")
         for id, booked in self.booked.items():
             entries = msgspec.json.decode((await store.record(id)).value)
             end.require(len(set(entries)) == len(entries), f"run {id} has entries twice: {entries}")

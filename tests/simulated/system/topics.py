@@ -15,6 +15,7 @@ import msgspec
 
 from mainspring import App, Event
 from mainspring.client import Client, NodeRefused, ReplyError, TimedOut
+from mainspring.errors import MainspringError
 from mainspring.testing.simulation import PlannedStep, Rest, operation
 from tests.simulated.system.runs import RunVerbs
 from tests.simulated.system.verbs import rotten_offsets
@@ -42,6 +43,7 @@ class TopicVerbs(RunVerbs):
         self.unanswered: set[str] = set()
         self.right: set[int] = set()  # offsets of `shared` that the second group was given
         self.emptied: defaultdict[str, Emptied] = defaultdict(Emptied)  # each client has topics of its own
+        self.max_attempts: dict[str, int] = {}  # of these topics, as their clients were told
 
     def declare_verbs(self, app: App) -> None:
         super().declare_verbs(app)
@@ -151,6 +153,18 @@ class TopicVerbs(RunVerbs):
     async def purge_topic(self, client: Client, step: PlannedStep) -> None:
         topic = f"purged.{step.client}"
         await self._empty(topic, client, step, lambda: client.purge_topic(topic))
+        async with self.locks[f"settings of {topic}"]:
+            await self._change(topic, client, step.number + 1)
+
+    async def _change(self, topic: str, client: Client, number: int) -> None:
+        """Change a setting. One whose answer is lost may be changed later, and nothing is known of it from then on."""
+        known = self.max_attempts.pop(topic, 0)
+        try:
+            await client.put_topic(topic, maxAttempts=number)
+        except MainspringError:
+            self.max_attempts[topic] = -1
+            raise
+        self.max_attempts[topic] = -1 if known < 0 else number
 
     @operation
     async def delete_topic(self, client: Client, step: PlannedStep) -> None:
@@ -191,6 +205,11 @@ class TopicVerbs(RunVerbs):
             end.require(not left, f"{topic} was emptied and holds {sorted(left)[:3]}")
             lost = known.there - stored if not (known.unsure or rotten_offsets(end, topic)) else set()
             end.require(not lost, f"{sorted(lost)[:3]} came after {topic} was emptied, and are gone")
+        for topic, number in self.max_attempts.items():
+            for node in end.nodes if number > 0 else ():
+                found = node.bus.topics.find(topic)
+                shown = found and found.config.max_attempts
+                end.require(shown == number, f"{node.settings.node} shows {shown} attempts of {topic}, told {number}")
 
     # -- all of it
 

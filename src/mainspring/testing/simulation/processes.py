@@ -16,7 +16,6 @@ import asyncio
 import heapq
 import random
 import sys
-import weakref
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -133,7 +132,7 @@ class SimulatedProcess:
     def kill(self) -> None:
         """It is gone. What is left of it is kept, so that nothing of it runs, not even its clean-up."""
         self.alive = False
-        self._left = {task for task in self.loop.tasks if not task.done()}
+        self._left = asyncio.all_tasks(self.loop)
         self._timeline.processes.remove(self)
 
     def close(self) -> None:
@@ -171,12 +170,6 @@ class SimulatedEventLoop(VirtualEventLoop):
         super().__init__(process.clock)
         self._process = process
         self._network = network
-        self.tasks: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
-
-    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        task = super().create_task(coro, **options)
-        self.tasks.add(task)
-        return task
 
     def turn(self) -> None:
         """Run what can run now; `due_ns` is then the next deadline.
