@@ -170,13 +170,17 @@ class Arena:
         self._servers = servers
         self._random = random.Random(seed)
         self._publishing = True
+        self._server_was_killed = False
         self._number = 0
         self._late = 0
 
     # -- the round
 
     async def run(self, seconds: float) -> History:
-        """Publish and consume while things break, for so long at least; then let everything come to rest and look."""
+        """Publish and consume while things break, for so long at least; then let everything come to rest and look.
+
+        However slow the machine is, a round goes on until a server was killed: without that it would show little.
+        """
         try:
             for node in self.nodes:
                 await node.start()
@@ -259,7 +263,7 @@ class Arena:
 
         def goes_on() -> bool:
             too_little = len(self.history.confirmed) < ENOUGH
-            return loop.time() < end + (DRAIN_S if too_little else 0)
+            return not self._server_was_killed or loop.time() < end + (DRAIN_S if too_little else 0)
 
         await asyncio.sleep(1)
         while goes_on():  # each kind once in every round of the list, in another order
@@ -306,6 +310,7 @@ class Arena:
     async def _kill_server(self) -> None:
         number = self._server("kill")
         await asyncio.to_thread(self._servers.kill, number)
+        self._server_was_killed = True
         await asyncio.sleep(self._random.uniform(0.2, 3))
         await asyncio.to_thread(self._servers.restart, number)
 

@@ -7,8 +7,6 @@ each kill of a primary is a failover under load, and nothing that was acknowledg
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
@@ -67,10 +65,10 @@ class PostgresServers:
         self._be_followed()
 
     def pause(self, number: int) -> None:
-        self._signal(number, signal.SIGSTOP)
+        self._servers[number].signal(signal.SIGSTOP)
 
     def resume(self, number: int) -> None:
-        self._signal(number, signal.SIGCONT)
+        self._servers[number].signal(signal.SIGCONT)
 
     async def edit(self, wrongly: bool) -> bool:
         """Settings that would break a log which trusted them; and every connection is ended, so that all are new."""
@@ -116,14 +114,6 @@ class PostgresServers:
                 sql.terminate()
 
         return asyncio.run(ask())
-
-    def _signal(self, number: int, what: signal.Signals) -> None:
-        postmaster = int((self._servers[number].folder / "data" / "postmaster.pid").read_text().split()[0])
-        for status in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):  # it has just ended
-                own, parent = int(status.parent.name), int(status.read_text().rpartition(")")[2].split()[1])
-                if postmaster in (own, parent):
-                    os.kill(own, what)
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.support.nats_server import free_port
 from tests.support.paths import ROOT
 from tests.support.postgres import shared_postgres
 from tests.support.processes import eventually
-from tests.support.serving import PATIENCE_S, clean_environment
+from tests.support.serving import PATIENCE_S, Serving, clean_environment
 
 pytest.importorskip("django")
 EXAMPLE = ROOT / "examples" / "django_shop"
@@ -139,6 +139,32 @@ print("seen")
 def test_the_admin_shows_the_outbox_and_links_to_the_dashboard(environment: dict[str, str]) -> None:
     manage(environment, "migrate", "-v", "0")
     assert "seen" in manage(environment, "shell", "-c", ADMIN)
+
+
+def test_a_node_that_cannot_start_gives_nothing_to_the_one_that_has_its_port(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    manage(environment, "migrate", "-v", "0")
+    add = "from mainspring.contrib.django import publish; publish('orders', {'order': 1})"
+    manage(environment, "shell", "-v", "0", "-c", add)
+    port = environment["SHOP_NODE_PORT"]
+    (tmp_path / "other").mkdir()
+    with Serving("--port", port, folder=tmp_path / "other"):
+        done = subprocess.run(
+            [sys.executable, "manage.py", "mainspring"],
+            cwd=EXAMPLE,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        assert done.returncode == 1
+        assert "address already in use" in done.stderr
+        topics = httpx.get(f"http://127.0.0.1:{port}/topics").json()["topics"]
+        assert "orders" not in [each["topic"] for each in topics]
+    waits = "from mainspring.contrib.django.models import OutboxEvent; print(OutboxEvent.objects.get().state)"
+    assert manage(environment, "shell", "-v", "0", "-c", waits).strip() == "0"
 
 
 def test_a_mistake_in_the_settings_is_found(environment: dict[str, str], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import itertools
 import os
 import pwd
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -91,6 +92,21 @@ class Postgres:
     def promote(self) -> None:
         """From standby to primary."""
         self._run("pg_ctl", "-D", "data", "-w", "promote")
+
+    def signal(self, number: signal.Signals) -> None:
+        """To the server and each of its processes."""
+        postmaster = int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        for status in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has just ended
+                own, parent = int(status.parent.name), int(status.read_text().rpartition(")")[2].split()[1])
+                if postmaster in (own, parent):
+                    os.kill(own, number)
+
+    def kill(self) -> None:
+        """`kill -9` of all its processes. What says that they run goes, too: nobody may have reaped them yet."""
+        self.signal(signal.SIGKILL)
+        (self.folder / "data" / "postmaster.pid").unlink()
+        (self.folder / f".s.PGSQL.{self.port}.lock").unlink()
 
     def stop(self) -> None:
         """At once, as if its machine lost power."""

@@ -83,6 +83,7 @@ class Running:
         node = Node(self._settings, self._app, sockets=self._sockets)
         await node.boot()
         self._node = node
+        self._changed.clear()  # the connection that was lost was to the node before
         if self._client is not None:  # what waits there for an answer gets it, and others look there, too
             await node.private_socket()
         node.on_shutdown(self._changed.set)
@@ -93,7 +94,7 @@ class Running:
             ADDRESS,
             unix_socket=str(private_place(self._settings.data)),
             connect_timeout=0,
-            on_state=lambda state: self._changed.set() if state == "waiting" else None,
+            on_state=lambda state: self._changed.set() if state == "waiting" and self._node is None else None,
         )
         await self._client.open()
         return self._client

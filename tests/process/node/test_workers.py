@@ -91,7 +91,10 @@ GUNICORN = ("gunicorn", "web:api", "--no-control-socket", "--preload", "-k", "as
 
 @contextmanager
 def served(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    server = subprocess.Popen([sys.executable, "-m", *arguments], cwd=folder, env=clean_environment())
+    with open(folder / "stderr.txt", "wb") as errors:
+        server = subprocess.Popen(
+            [sys.executable, "-m", *arguments], cwd=folder, env=clean_environment(), stderr=errors
+        )
     try:
         yield server
     finally:
@@ -137,6 +140,7 @@ def test_every_worker_works_and_one_takes_over(tmp_path: Path, command: tuple[st
         eventually(lambda: ask("POST", f"{url}/orders/last"), "the last order")
         billed = eventually(lambda: ask("GET", f"{url}/bills"), "the bills")
         assert placed | {"first", "after", "last"} <= set(billed)
+    assert "asked to stop" not in (tmp_path / "stderr.txt").read_text()  # nobody did: a node went, and another came
 
 
 def test_one_worker_leaves_no_socket_behind(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Nodes that are killed or stopped in the middle of a commit: it happened entirely or not at all, and others go on."""
+"""Nodes and servers that are killed or stopped in the middle of a commit: it happens entirely or not at all."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ from pathlib import Path
 
 from mainspring.log import Append, Batch, Bounds, Mark, Receipt
 from mainspring.log.engines.postgres import PostgresEngine
+from tests.servers.postgres import victim
 from tests.servers.postgres.conftest import OpenEngine
 from tests.support.client_node import eventually
+from tests.support.postgres import running_postgres
 
 VICTIM = Path(__file__).with_name("victim.py")
 WRITES = ("remove", "deletes", "records", "marks", "events", "commit")
@@ -76,3 +78,37 @@ async def test_a_node_that_stands_still_with_the_lock_loses_it_and_tries_again(
     found = await survivor.read("commit", 0, 1, 10)
     assert [event.id for event in found] == ["commit-2", "other", "commit-4", "commit-5"]
     assert [mark async for mark in survivor.marks()] == [Mark("commit", "commit-d", 0, 5, 1 << 40)]
+
+
+async def test_a_server_killed_at_any_write_has_the_commit_once_when_it_is_back() -> None:
+    """`kill -9` of all its processes before the write is sent; a node goes on trying until the server answers."""
+    with running_postgres() as server:
+        at = ""
+        restarts: list[asyncio.Task[None]] = []
+
+        def step(write: str) -> None:
+            nonlocal at
+            if write == at:
+                at = ""
+                server.kill()
+                restarts.append(asyncio.create_task(asyncio.to_thread(server.start)))
+
+        engine = PostgresEngine(f"{server.url('postgres')}?patience_ms=60000", step=step)
+        await engine.open()
+        for name in WRITES:
+            (receipt,) = await engine.commit([victim.first(name)])
+            assert isinstance(receipt, Receipt)
+            at = name
+            (receipt,) = await engine.commit([victim.second(name)])
+            assert isinstance(receipt, Receipt), receipt
+            assert at == "", f"{name} was not written"
+            assert receipt.offsets == ((0, 4, False), (0, 5, False))
+        await asyncio.gather(*restarts)
+        await engine.close()
+        late = PostgresEngine(server.url("postgres"))
+        await late.open()
+        for name in WRITES:
+            assert [event.id for event in await late.read(name, 0, 1, 10)] == [f"{name}-{n}" for n in (2, 4, 5)]
+            assert await values(late, name) == [b"2", None]
+        assert len([mark async for mark in late.marks()]) == len(WRITES)
+        await late.close()

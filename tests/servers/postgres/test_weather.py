@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
+import asyncpg
 import pytest
 
+from mainspring import App, connect
+from mainspring.client import NodeRefused
+from mainspring.cluster import NotDurable, startup
 from mainspring.errors import SettingError
 from mainspring.log import (
     Append,
     Batch,
     DamagedEvent,
     DamagedRecord,
+    EngineSetup,
     FormatError,
     InDoubt,
     LogAccess,
@@ -22,7 +32,7 @@ from mainspring.log import (
     Receipt,
     Result,
 )
-from mainspring.log.engines.postgres import PostgresEngine
+from mainspring.log.engines.postgres import FACTORY, PostgresEngine, tables
 from mainspring.log.engines.postgres.connection import describe, parse_address
 from mainspring.node import BootFailure
 from mainspring.testing import serving
@@ -316,3 +326,98 @@ def test_addresses() -> None:
     for wrong in ("postgresql://h/d?schema=A-b", "postgresql://h/d?patience_ms=soon", "mysql://h/d"):
         with pytest.raises(SettingError):
             parse_address(wrong)
+
+
+async def test_durability_is_asked_again_while_a_node_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody eases the server's settings: a node says so, and one that must be durable ends."""
+    monkeypatch.setattr(startup, "_ASK_AGAIN_MS", 10)
+    with running_postgres() as server:
+        sql = await asyncpg.connect(server.url("postgres"))
+        url = server.url("postgres")
+        async with serving(engine=url) as easy, serving(engine=url, require_durable=True) as strict:
+
+            async def durable_is(wanted: bool) -> bool:
+                async with aiohttp.ClientSession() as http, http.get(f"{easy.http}/nodes") as answer:
+                    found: bool = (await answer.json())["engine"]["durable"]
+                    return found is wanted
+
+            assert await durable_is(True)
+            await sql.execute("ALTER SYSTEM SET full_page_writes = off")
+            await sql.execute("SELECT pg_reload_conf()")
+            await eventually(lambda: durable_is(False))
+
+            async def ended() -> bool:
+                return isinstance(strict.node.failure, NotDurable)
+
+            await eventually(ended)
+            assert easy.node.failure is None
+        await sql.close()
+
+
+async def test_a_step_of_the_tables_is_made_beside_an_older_node(
+    sql: Any, address: str, open_engine: OpenEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the next version of Mainspring will do: its first node changes the tables, and older ones go on."""
+    older = await open_engine()
+    assert isinstance(await commit(older, "a"), Receipt)
+    step = (2, 1, ("ALTER TABLE {s}.chunks ADD COLUMN note text", "CREATE TABLE {s}.notes (id int)"))
+    monkeypatch.setattr(tables, "VERSION", 2)
+    monkeypatch.setattr(tables, "STEPS", (*tables.STEPS, step))
+    newer, another = await asyncio.gather(open_engine(), open_engine())  # at once: one of them makes the step
+    for engine, name in ((newer, "b"), (older, "c"), (another, "d")):
+        assert isinstance(await commit(engine, name), Receipt)
+    for engine in (older, newer, another):
+        assert await ids(engine) == ["a", "b", "c", "d"]
+    schema = address.rpartition("=")[2]
+    assert dict(await sql.fetch(f"SELECT name, value FROM {schema}.meta")) | {"settled": 0} == {
+        "version": 2,
+        "oldest": 1,
+        "settled": 0,
+    }
+    assert await FACTORY.init(address, EngineSetup(Path())) == []  # there is nothing left to do
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A file system of 32 MB; only where one can be mounted."""
+    folder.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=32m", "tmpfs", folder], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("a file system cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", folder], check=True)
+
+
+async def test_a_server_whose_disk_is_full_stores_nothing_and_goes_on_when_there_is_room() -> None:
+    """The database is on a small real file system, which somebody else fills."""
+    with running_postgres() as server, small_disk(server.folder / "disk") as disk:
+        place, filler = disk / "tables", disk / "filler"
+        place.mkdir()
+        shutil.chown(place, server.user)
+        sql = await asyncpg.connect(server.url("postgres"))
+        await sql.execute(f"CREATE TABLESPACE small LOCATION '{place}'")
+        await sql.execute("CREATE DATABASE shop TABLESPACE small")
+        await sql.close()
+        settings = {"engine": f"{server.url('shop')}?patience_ms=2000"}
+        async with serving(App("shop"), **settings) as node, connect(node.url) as bus:
+            stored = {int(await bus.publish("orders", 0))}
+            with filler.open("wb") as file, contextlib.suppress(OSError):
+                while True:
+                    file.write(b"x" * 65_536)
+                    file.flush()
+            refused = None
+            while refused is None or "No space left" not in str(refused):  # the pages that are there fill up first
+                try:
+                    body = {"payload": "x" * 60_000}
+                    stored.add((await bus.http.call("POST", "/topics/orders/events", body, limit_s=None))["offset"])
+                except NodeRefused as error:
+                    refused = error
+            assert refused.code == "unavailable"
+            assert stored <= {event.offset async for event in bus.replay("orders")}  # reading goes on
+            filler.unlink()
+            stored.add(int(await bus.publish("orders", "again", timeout="60s")))
+            found = [event.offset async for event in bus.replay("orders")]
+            assert stored <= set(found)
+            assert found == list(range(1, len(found) + 1))

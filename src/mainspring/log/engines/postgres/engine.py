@@ -428,6 +428,7 @@ class PostgresEngine(Watched):
         deadline = connections.deadline_ms()
         pauses = _AGAIN.series()
         attempt = attempt or _Attempt()
+        reason: BaseException | None = None  # what the server said; the last try may only have run out of time
         while True:
             try:
                 left = deadline - self._clock.now_ms()
@@ -435,8 +436,10 @@ class PostgresEngine(Watched):
                     return await self._attempt(connections, attempt, decide)
             except DRIVER_ERRORS as error:
                 connections.drop_writer()
+                if reason is None or not isinstance(error, TimeoutError):
+                    reason = error
                 if not may_pass(error) or self._clock.now_ms() >= deadline:
-                    raise self._given_up(error, attempt) from error
+                    raise self._given_up(reason, attempt) from error
             except BaseException:
                 connections.drop_writer()
                 raise

@@ -11,6 +11,8 @@ import random
 import signal
 import sqlite3
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import uuid_utils
@@ -46,22 +48,16 @@ class Command(BaseCommand):
         settings = read_settings()
         if not settings.app:
             raise CommandError('say which App to run: MAINSPRING = {"app": "shop.events:app"}')
-        stopping, draining = threading.Event(), None
+        drainer = None
         if not (options["no_outbox"] or settings.log_is_in(connections[options["database"]])):
             drainer = drainer_of(settings, options["database"])
-            draining = threading.Thread(target=drainer.run, args=(stopping.wait,), name="outbox", daemon=True)
-            draining.start()
         try:
-            asyncio.run(self.serve(settings))
+            asyncio.run(self.serve(settings, drainer))
         except MainspringError as error:
             raise CommandError(str(error)) from error
-        finally:
-            stopping.set()
-            if draining is not None:
-                draining.join()
 
-    async def serve(self, settings: DjangoSettings) -> None:
-        """Until a signal."""
+    async def serve(self, settings: DjangoSettings, drainer: Drainer | None) -> None:
+        """Until a signal. The outbox is published while the node is there: before, its port may be somebody else's."""
         app, stopping = load_program(settings.app), asyncio.Event()
         assert app is not None
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -69,7 +65,24 @@ class Command(BaseCommand):
         async with app.running(**{"port": Settings().port, **settings.node}):
             self.stdout.write(f"{settings.app} is ready; the dashboard is at {settings.dashboard}")
             self.stdout.flush()
-            await stopping.wait()
+            async with publishing(drainer):
+                await stopping.wait()
+
+
+@asynccontextmanager
+async def publishing(drainer: Drainer | None) -> AsyncIterator[None]:
+    """In a thread of its own; the node goes on until the thread has its last answer."""
+    if drainer is None:
+        yield
+        return
+    stopping = threading.Event()
+    thread = threading.Thread(target=drainer.run, args=(stopping.wait,), name="outbox", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        await asyncio.to_thread(thread.join)
 
 
 def drainer_of(settings: DjangoSettings, database: str) -> Drainer:
