@@ -56,7 +56,7 @@ prepare: $(DEV) $(SITE)
 	@$(BIN)/python -m tests.support.prepare
 
 test: prepare
-	$(BIN)/python -m pytest $(PYTEST_ARGS) $(ARGS)
+	$(BIN)/python -m tests.support.suite $(PYTEST_ARGS) $(ARGS)
 
 check: $(DEV)
 	$(BIN)/ruff check src tests bench examples tools

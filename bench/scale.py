@@ -88,9 +88,12 @@ def table() -> list[str]:
             events_per_second(NATS, nodes, in_a_commit=1),
             events_per_second(NATS, nodes, logs=logs),
             events_per_second(POSTGRESQL, nodes),
+            events_per_second(POSTGRESQL, nodes, in_a_commit=1),
         )
-        batches, single, spread, postgresql = (f"{figure / 1e3:.3g}" for figure in figures)
-        rows.append(f"| {nodes} | {batches} | {single} | {float(spread):.0f} ({logs}) | {float(postgresql):.0f} |")
+        batches, single, spread, postgresql, alone = (f"{figure / 1e3:.3g}" for figure in figures)
+        rows.append(
+            f"| {nodes} | {batches} | {single} | {float(spread):.0f} ({logs}) | {float(postgresql):.0f} | {alone} |"
+        )
     return rows
 
 

@@ -6,6 +6,7 @@ next. Texts never contain payloads or secrets: they end up in logs and on other 
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 
@@ -132,3 +133,11 @@ def plain_lines(text: object) -> str:
     """The same for a text of several lines: those behind the first are indented, so that none can be taken for one
     that begins."""
     return plain(text, "\n\t").replace("\n", "\n    ")
+
+
+_TOKEN: Final = re.compile(r"ms_[A-Za-z0-9_-]{43}")
+
+
+def without_tokens(text: str) -> str:
+    """The text without the secret of a token, which somebody may have sent where a name belongs."""
+    return _TOKEN.sub("ms_...", text) if "ms_" in text else text

@@ -64,6 +64,7 @@ def _line(error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         return ""
     frames = traceback.extract_tb(error.__traceback__)
-    declared = (number for number, frame in enumerate(frames) if number and frame.filename.startswith(_PACKAGE))
+    ours = (_PACKAGE, "<string>")  # the second is the code of a dataclass: `App(...)` goes through it
+    declared = (number for number, frame in enumerate(frames) if number and frame.filename.startswith(ours))
     place = frames[next(declared, len(frames)) - 1]  # the first frame is the import itself
     return f" ({os.path.basename(place.filename)}, line {place.lineno})"

@@ -150,6 +150,8 @@ class StrictDecoder(Generic[T]):
                 return self._decode(msgspec.json.encode(members))
         except msgspec.ValidationError as second:
             error = second
+        except (msgspec.DecodeError, RecursionError) as second:  # the number stood before what is no JSON
+            raise why_unreadable(text, second, self._what) from None
         raise JsonRefused(f"{error}.", code="bad_frame", remedy=self._remedy) from None
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -21,7 +22,8 @@ from mainspring.errors import SettingError
 
 PREFIX: Final = "MAINSPRING_"
 FILE_NAME: Final = "mainspring.toml"
-_SECRET_OPTIONS: Final = frozenset({"token", "tlscertificatekeyfilepassword", "authmechanismproperties"})
+_SECRET_OPTIONS: Final = re.compile(r"token|password|secret|authmechanismproperties", re.IGNORECASE)
+_SECRETS: Final = re.compile(r"(?<=password=)\S+|(?<=\w:)[^/\s]*@", re.IGNORECASE)  # in what is no address
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 URL_VARIABLES: Final = ("MAINSPRING_URL", "BUS_URL")
@@ -103,7 +105,12 @@ class Settings:
     max_key_bytes: int = setting(
         4096, "Largest key of an event. Keys are kept in memory, compared and hashed.", unit="bytes", least=1
     )
-    max_topics: int = setting(100_000, "Topics a node keeps; creating more is refused.", unit="topics", least=1)
+    max_topics: int = setting(
+        100_000,
+        "Topics a node keeps; creating more is refused, and a token creates at most half of them.",
+        unit="topics",
+        least=1,
+    )
     min_every_ms: int = setting(
         100, "Shortest interval of a schedule made by a client; it goes on without its maker.", unit="ms", least=10
     )
@@ -153,7 +160,7 @@ class Settings:
     max_subscriptions: int = setting(1_000, "Subscriptions one connection may hold.", unit="subscriptions", least=1)
     max_positions: int = setting(
         50_000,
-        "Groups of one topic times its partitions; each is kept in memory, also without members.",
+        "Groups of one topic times its partitions; each is kept in memory. One token makes at most half as many.",
         unit="positions",
         least=1,
     )
@@ -297,14 +304,16 @@ class Loaded:
 
 
 def without_secrets(address: str) -> str:
-    """An address as it may be shown: without user, password and token."""
+    """An address as it may be shown: without user, password and token, also where it is not quite an address.
+
+    Whoever writes it by hand forgets to quote `/`, `?` or `@` in a password, so all before the last `@` goes.
+    """
     scheme, found, rest = address.partition("://")
     if not found:
-        return address
-    place, question, options = rest.partition("?")
-    host, slash, path = place.partition("/")
-    kept = (option for option in options.split("&") if option.partition("=")[0].lower() not in _SECRET_OPTIONS)
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}{question}{'&'.join(kept)}".rstrip("?")
+        return _SECRETS.sub("", address)
+    place, question, options = rest.rpartition("@")[2].partition("?")
+    kept = (option for option in options.split("&") if not _SECRET_OPTIONS.search(option.partition("=")[0]))
+    return f"{scheme}://{place}{question}{'&'.join(kept)}".rstrip("?")
 
 
 def is_this_machine(host: str) -> bool:

@@ -79,10 +79,30 @@ async def test_subscriptions_and_groups_of_all_connections_together() -> None:
 
 
 async def test_groups_of_a_topic_with_many_partitions_have_a_bound() -> None:
-    async with node(max_positions=200) as here, here.socket(WORKER) as socket:
+    async with node(max_positions=200) as here, here.socket(ADMIN) as socket:
         await here.post("/topics", {"topic": "wide", "partitions": 64}, ADMIN)
         told = [(await socket.subscribe("wide", f"g{number}")).get("code") for number in range(5)]
         assert told == [None, None, None, "limit_reached", "limit_reached"]
+
+
+async def test_one_token_leaves_room_for_the_groups_of_others() -> None:
+    async with node(max_positions=300) as here, here.socket(WORKER) as socket, here.socket(OTHER) as other:
+        for topic in ("wide", "wider"):
+            await here.post("/topics", {"topic": topic, "partitions": 64}, ADMIN)
+        for number in range(20):
+            topic = ("wide", "wider")[number % 2]
+            answer = await socket.subscribe(topic, f"g{number}")
+            assert answer["type"] == "OK" if number < 2 else is_refusal(answer)
+        assert "raise max_positions" in answer["message"]
+        for number in range(2):
+            assert (await other.subscribe("wide", f"o{number}"))["type"] == "OK"
+        await socket.ask({"type": "UNSUBSCRIBE", "topic": "wide", "group": "g0"})
+
+        async def deleted() -> bool:
+            return (await here.request("DELETE", "/groups/wide/g0", WORKER)).status == 204
+
+        await eventually(deleted)
+        assert (await socket.subscribe("wider", "again"))["type"] == "OK", "given back when it is deleted"
 
 
 async def test_topics_made_by_one_token() -> None:
@@ -96,6 +116,15 @@ async def test_topics_made_by_one_token() -> None:
         assert int(over_http.headers["Retry-After"]) >= 1
         assert (await socket.publish("t0"))["type"] == "PUBLISHED"
         assert (await here.post("/topics/t5/events", {"payload": 1}, OTHER)).status == 201
+
+
+async def test_one_token_leaves_room_for_the_topics_of_others() -> None:
+    async with node(max_topics=40) as here, here.socket(WORKER) as socket:
+        told = [await socket.publish(f"t{number}") for number in range(30)]
+        assert [answer["type"] for answer in told[:20]] == ["PUBLISHED"] * 20
+        assert all(is_refusal(answer) for answer in told[20:])
+        assert "raise max_topics" in told[-1]["message"]
+        assert (await here.post("/topics/other/events", {"payload": 1}, OTHER)).status == 201
 
 
 async def test_schedules_count_by_number_and_size() -> None:

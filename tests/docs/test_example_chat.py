@@ -116,6 +116,7 @@ def test_the_history_is_there_after_a_reload_and_for_who_comes_late(visitor: Cal
 def test_markup_is_text_in_messages_and_in_names(visitor: Callable[[], Visitor]) -> None:
     ada, eve = visitor().join("ada"), visitor().join("<b onclick=alert(3)>eve</b>")
     eve.say(MARKUP)
+    ada.sees(("<b onclick=alert(3)>eve</b>", MARKUP))
     ada.say("&amp; that was it")
     for each in (ada, eve):
         each.sees(("<b onclick=alert(3)>eve</b>", MARKUP), ("ada", "&amp; that was it"))

@@ -11,7 +11,8 @@ def test_every_promise_is_listed_once_with_the_tests_that_show_it() -> None:
     for number, (promise, names) in table.items():
         assert promise, number
         assert names, f"promise {number} is shown by no test: {promise}"
-        assert sorted(names) == sorted(tests.get(number, [])), f"promise {number}: run python tests/kernel/checklist.py"
+        shown = sorted(tests.get(number, []))
+        assert sorted(names) == shown, f"promise {number}: run python -m tests.support.kernel_checklist"
 
 
 def test_no_test_claims_a_promise_that_is_not_listed() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bench.scale import NATS, POSTGRESQL, SIZES, NodeCost, events_per_second, simulate, table
+from bench.scale import MOST_IN_A_COMMIT, NATS, POSTGRESQL, SIZES, SQLITE, NodeCost, events_per_second, simulate, table
 
 from tests.support.paths import ROOT
 
@@ -13,6 +13,8 @@ PAGE = (ROOT / "docs" / "explanation" / "scale.md").read_text(encoding="utf-8")
 def test_the_page_has_the_table_of_the_model() -> None:
     for row in table():
         assert row in PAGE
+    batches, single = (events_per_second(SQLITE, 1, in_a_commit=events) / 1e3 for events in (MOST_IN_A_COMMIT, 1))
+    assert f"{batches:.0f} thousand events a second in large commits and {single:.3g} thousand in commits" in PAGE
 
 
 @pytest.mark.parametrize("cost", [NATS, POSTGRESQL], ids=["nats", "postgresql"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession
 
-from mainspring import App, Context, Fail
+from mainspring import App, Context, Fail, RestartPolicy
 from mainspring.client import SyncClient, connect
 from mainspring.testing import serving
 from tests.expectations.conftest import Start
@@ -79,6 +79,32 @@ async def test_an_exception_is_the_callers_error_and_the_next_request_is_served(
             assert (failed.value.code, failed.value.type) == (500, "Sys.ActorCrash")
             assert failed.value.message == "KeyError: 'sku'"
         assert await node.command("Stock.Add", {"sku": "pen", "count": 2}) == {"count": 2}
+
+
+async def test_a_handler_that_asks_for_supervision_is_given_up_until_somebody_starts_it_again(start: Start) -> None:
+    app, broken = App("shop"), [True]
+
+    @app.command("Till.Open", restart=RestartPolicy(max_restarts=0))
+    async def open_till(data: dict[str, Any], ctx: Context) -> str:
+        if broken:
+            raise OSError("the drawer is stuck")
+        return "open"
+
+    @app.command("Order.Place")
+    async def place(data: dict[str, Any], ctx: Context) -> str:
+        return "placed"
+
+    async with start(app) as node:
+        codes = []
+        for _ in range(2):
+            with pytest.raises(Fail) as failed:
+                await node.command("Till.Open")
+            codes.append(failed.value.code)
+        assert codes == [500, 503]
+        assert await node.command("Order.Place") == "placed"
+        broken.clear()
+        await node.command("Syscall.Restart", {"capability": "Till"})
+        assert await node.command("Till.Open") == "open"
 
 
 async def test_requests_are_handled_side_by_side(start: Start) -> None:

@@ -63,6 +63,35 @@ async def test_what_never_works_is_a_dead_letter_that_says_why_and_can_be_redriv
         assert attempts == [1, 2, 3, 1]
 
 
+async def test_a_dead_letter_goes_back_to_the_group_that_gave_up_and_to_all_only_if_told(start: Start) -> None:
+    app, charged, mailed = App("shop"), [], list[str]()
+
+    @app.consumer("orders")
+    def charge(event: Event[str]) -> None:
+        charged.append(event.payload)
+
+    @app.consumer("orders", max_attempts=1)
+    def mail(event: Event[str]) -> None:
+        mailed.append(event.payload)
+        if len(mailed) <= 2:
+            raise ConnectionError("no mail server")
+
+    async with start(app) as node:
+        await node.publish("orders", "o-1")
+        (letter,) = await node.until(lambda: node.dead_letters("orders"))
+        assert letter["group"] == "shop.mail"
+        await node.until(lambda: charged == ["o-1"])
+        assert await node.bus.redrive("orders") == 1
+        await node.until(lambda: len(mailed) == 2)
+        await node.until(lambda: node.dead_letters("orders"))
+        await node.publish("orders", "o-2")
+        await node.until(lambda: charged == ["o-1", "o-2"])  # behind it, nothing came of the first redrive
+        assert await node.bus.redrive("orders", to_all=True) == 1
+        await node.until(lambda: charged == ["o-1", "o-2", "o-1"])
+        await node.until(lambda: sorted(mailed) == ["o-1", "o-1", "o-1", "o-2"])
+        assert await node.dead_letters("orders") == []
+
+
 def blocking_shop() -> App:
     app = App("shop")
 

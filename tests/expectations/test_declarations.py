@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from mainspring import App, Context, Event
-from mainspring.errors import MainspringError
+from mainspring.errors import BootError, MainspringError
+from mainspring.import_path import find_object
 from mainspring.runs import Effect, EffectContext, Perform
+from mainspring.testing import simulate
 
 
 class Session:
@@ -80,6 +82,10 @@ def test_a_type_without_a_json_form_is_refused_where_it_is_declared(declare: Cal
         declare(App("shop"))
 
 
+def program(mistake: str) -> str:
+    return f"from mainspring import App, Event\n\napp = App('shop')\n\n\n{mistake}\n"
+
+
 MISTAKES = {
     "a command without ctx": '@app.command("Order.Place")\nasync def place(data): ...',
     "a bad cron line": '@app.cron("every day")\ndef nightly(): ...',
@@ -89,19 +95,75 @@ MISTAKES = {
     "no perform": "@app.run\nasync def checkout(order: int): ...",
     "an unknown topic setting": 'app.topic("orders", partitions=-1)',
     "a type without a JSON form": '@app.consumer("orders")\nasync def bill(event: Event[object]): ...',
+    "a program that cannot be in names": 'other = App("my shop")',
+    "no concurrency": '@app.command("Order.Place", concurrency=0)\nasync def place(data, ctx): ...',
+    "no policy": '@app.command("Order.Place", restart=5)\nasync def place(data, ctx): ...',
+    "no topic": '@app.consumer("my orders")\nasync def bill(event): ...',
+    "no group": '@app.consumer("orders", group="my group")\nasync def bill(event): ...',
+    "no place to begin": '@app.consumer("orders", from_="newest")\nasync def bill(event): ...',
+    "a wait without a batch": '@app.consumer("orders", wait="1s")\nasync def bill(event): ...',
+    "a result without a JSON form": "@app.task\ndef make() -> object: ...",
+    "a hook with arguments": "@app.on_start\ndef connect(url, user): ...",
+    "an enzyme without a stage": '@app.enzyme("/orders")\ndef count(signal): ...',
+    "an unknown match": '@app.enzyme("/orders", match="some")\ndef count(signal, target, stage): ...',
+    "no topic for beats": 'app.beats_from("my orders")',
+    "no topic for a schema": 'app.schema("my orders")({"type": "object"})',
 }
 
 
-@pytest.mark.process
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_serve_names_the_file_and_line_of_the_program(mistake: str, tmp_path: Path) -> None:
-    program = f"from mainspring import App, Event\n\napp = App('shop')\n\n\n{MISTAKES[mistake]}\n"
-    (tmp_path / "shop.py").write_text(program)
+def test_the_file_and_line_of_the_program_are_named(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"shop_{list(MISTAKES).index(mistake)}"
+    (tmp_path / f"{name}.py").write_text(program(MISTAKES[mistake]))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(BootError) as refused:
+        find_object(f"{name}:app")
+    assert f"({name}.py, line 6)" in refused.value.message
+
+
+@pytest.mark.process
+def test_serve_names_them(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(program(MISTAKES["a bad cron line"]))
     done = subprocess.run(
         [sys.executable, "-m", "mainspring", "serve", "shop:app"], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode != 0
     assert "shop.py, line 6)" in " ".join(done.stderr.split()), done.stderr
+
+
+async def test_two_handlers_of_one_message_are_refused_at_boot_with_both_places() -> None:
+    app = App("shop")
+
+    @app.command("Order.Place")
+    async def place(data: Any, ctx: Context) -> None: ...
+
+    @app.command("Order.Place")
+    async def place_again(data: Any, ctx: Context) -> None: ...
+
+    with pytest.raises(BootError, match=r"Duplicate handler for command:Order\.Place") as refused:
+        async with simulate(app):
+            pass
+    for function in (place, place_again):
+        assert f"{__file__}:{function.__code__.co_firstlineno}" in str(refused.value)
+
+
+def test_two_runs_of_one_name_are_refused_with_both_places() -> None:
+    app = App("shop")
+
+    @app.run
+    async def checkout(perform: Perform) -> None: ...
+
+    first = checkout.__code__.co_firstlineno
+    with pytest.raises(MainspringError, match="there is a run of this name") as refused:
+
+        @app.run(name="checkout")
+        async def check_out(perform: Perform) -> None: ...
+
+    assert f"{__file__}:{first}" in refused.value.message
+    assert f"@app.run above check_out ({__file__}:" in refused.value.message
 
 
 def test_handlers_that_disagree_are_named_with_their_lines() -> None:

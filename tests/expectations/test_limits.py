@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from itertools import pairwise
@@ -75,12 +74,11 @@ async def test_nothing_is_held_while_it_waits_for_its_turn() -> None:
         assert world.events("bills").payloads == [[0, 1], [1, 1], [2, 1]]
 
 
-async def test_a_rate_holds_in_a_real_node(start: Start) -> None:
-    app, times = App("shop"), []
+async def test_everything_is_handled_under_a_rate(start: Start) -> None:
+    app = App("shop")
 
     @app.consumer("orders", rate="50/s", concurrency=10)
     def bill(event: Event[int]) -> None:
-        times.append(time.monotonic())
         event.publish("bills", event.payload)
 
     async with start(app) as node:

@@ -49,6 +49,7 @@ async def letters(node: Any) -> list[dict[str, Any]]:
 
 
 async def test_a_message_with_a_retry_is_sent_again_until_it_succeeds(start: Start) -> None:
+    """Checklist 58: with pauses, for as many attempts as its retry says."""
     app, attempts = flaky(2)
     async with start(app) as node:
         assert await node.command("Charge.Card", {}, retry=Retry(5, backoff_ms=1)) == "charged"
@@ -199,6 +200,7 @@ async def test_a_durable_timer_can_be_cancelled_after_a_restart() -> None:
 
 
 async def test_a_retry_is_a_timer_that_can_be_seen_and_cancelled() -> None:
+    """Checklist 43, 58: an entry of kind retry sends the message once more."""
     app, attempts = flaky(99)
     async with simulate(app) as node:
         await node.command("Charge.Later", {"type": "Charge.Card", "retry": True})

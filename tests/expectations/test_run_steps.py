@@ -161,6 +161,30 @@ async def test_a_lambda_needs_a_name_and_wrong_arguments_are_an_error_of_the_pro
     ] * 3
 
 
+class Session:
+    """Says nothing about its members, so it has no JSON form."""
+
+
+async def test_a_step_whose_result_could_not_be_stored_is_refused_before_it_is_executed(start: Start) -> None:
+    app, called = App("shop"), []
+
+    def open_session() -> Session:
+        called.append("open")
+        return Session()
+
+    @app.run
+    async def checkout(perform: Perform) -> None:
+        await perform.step(open_session)
+
+    async with start(app) as node:
+        ended = await node.outcome(await node.start_run(checkout))
+        assert ended.state == "failed"
+        place = f"{__file__}:{open_session.__code__.co_firstlineno}"
+        text = f"the step open_session ({place}): the result has an unusable type: Session has no JSON form"
+        assert text in (ended.error or {})["message"]
+    assert not called
+
+
 # -- attempts are counted over restarts
 
 

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextvars import ContextVar
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,7 @@ import pytest
 from mainspring import App, Perform, Reject, TaskContext
 from mainspring.client import TimedOut
 from mainspring.tasks import BadTask, NotServed, Task, TaskCancelled, TaskExpired, TaskFailed
+from mainspring.testing import serving
 from tests.expectations.conftest import Start
 
 WAIT = 60  # seconds, for what comes at once
@@ -312,33 +313,48 @@ async def test_a_call_that_was_not_started_in_time_never_is(start: Start) -> Non
     assert not done
 
 
-async def test_plain_functions_run_at_the_same_time_and_see_context_variables(start: Start) -> None:
-    import threading
+async def test_functions_run_side_by_side_unless_told_otherwise(start: Start) -> None:
+    app, waiting, inside = App("post"), list[asyncio.Future[None]](), list[int]()
 
-    app = App("post")
-    together = threading.Event()
-    started: list[int] = []
-    who: ContextVar[str] = ContextVar("who", default="nobody")
-
-    @app.task(concurrency=2)
-    def meet(n: int) -> str:
-        started.append(n)
-        who.set(str(n))
-        return who.get()
+    @app.task
+    async def meet(n: int) -> int:
+        """Nobody goes on before all five are there."""
+        here = asyncio.get_running_loop().create_future()
+        waiting.append(here)
+        if len(waiting) == 5:
+            for each in waiting:
+                each.set_result(None)
+        await here
+        return n
 
     @app.task(concurrency=1)
-    def alone(n: int) -> bool:
-        assert not together.is_set()
-        together.set()
-        together.clear()
-        return True
+    async def alone(n: int) -> int:
+        inside.append(n)
+        await asyncio.sleep(0.01)
+        most = len(inside)
+        inside.remove(n)
+        return most
 
     async with start(app):
         handles = await meet.enqueue_many([(n,) for n in range(5)])
-        assert [await handle.result(WAIT) for handle in handles] == list("01234")
-        for handle in await alone.enqueue_many([(n,) for n in range(5)]):
-            assert await handle.result(WAIT)
-    assert who.get() == "nobody"
+        assert [await handle.result(WAIT) for handle in handles] == list(range(5))
+        handles = await alone.enqueue_many([(n,) for n in range(5)])
+        assert [await handle.result(WAIT) for handle in handles] == [1] * 5
+
+
+@pytest.mark.process
+async def test_plain_functions_block_side_by_side() -> None:
+    """In a real node: a simulation calls one plain function at a time."""
+    app, meeting = App("post"), threading.Barrier(5, timeout=WAIT)
+
+    @app.task
+    def meet(n: int) -> int:
+        meeting.wait()  # nobody goes on before all five are there
+        return n
+
+    async with serving(app):
+        handles = await meet.enqueue_many([(n,) for n in range(5)])
+        assert [await handle.result(WAIT) for handle in handles] == list(range(5))
 
 
 async def test_a_task_enqueues_a_task_from_a_plain_function(start: Start) -> None:

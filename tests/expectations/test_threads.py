@@ -7,6 +7,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from mainspring import App, Context, Effect, Event
+from mainspring.app import HandlerCall, Next
 from mainspring.runs import EffectContext
 from tests.expectations.conftest import Start
 
@@ -114,25 +115,48 @@ async def test_a_plain_function_that_raises_fails_like_any_other(start: Start) -
         assert attempts == [1, 2, 3]
 
 
-async def test_context_variables_travel_along(start: Start) -> None:
+async def test_context_variables_travel_along_and_stay_with_their_call(start: Start) -> None:
     app = App("shop")
 
+    @app.middleware
+    async def for_whom(call: HandlerCall, next: Next) -> Any:
+        tenant.set(f"customer of {call.name}")
+        return await next(call)
+
+    def whose() -> str:
+        return tenant.get()
+
     @app.command("Order.Place")
-    def place(data: str, ctx: Context) -> str:
-        tenant.set(data)
-        return str(ctx.send("query", "Tenant.Get"))
+    def place(data: None, ctx: Context) -> list[Any]:
+        before = tenant.get()
+        tenant.set("changed")
+        return [before, ctx.send("query", "Order.Whose"), tenant.get()]
 
-    @app.query("Tenant.Get")
-    async def get(data: Any, ctx: Context) -> str:
-        return tenant.get()  # another message, with a context of its own
+    @app.query("Order.Whose")
+    def get(data: None, ctx: Context) -> str:
+        return tenant.get()  # another call, with a context of its own
 
-    @app.command("Order.Name")
-    def name(data: str, ctx: Context) -> str:
-        return f"{data} for {tenant.get()}"
+    @app.consumer("orders", group="billing")
+    def bill(event: Event[None]) -> None:
+        event.publish("bills", tenant.get())
+
+    @app.task
+    def thank() -> str:
+        return tenant.get()
+
+    @app.run
+    async def checkout(perform: Any) -> str:
+        return str(await perform.step(whose))
 
     async with start(app) as node:
-        assert await node.command("Order.Place", "ada") == "nobody"
-        assert await node.command("Order.Name", "pen") == "pen for nobody", "nothing is left of the one before"
+        for _ in range(2):
+            answer = await node.command("Order.Place")
+            assert answer == ["customer of Order.Place", "customer of Order.Whose", "changed"]
+        await node.publish("orders", None)
+        await node.comes("bills", "customer of billing")
+        assert await (await thank.enqueue()).result() == "customer of thank"
+        assert (await node.outcome(await node.start_run("checkout"))).value == "customer of whose"
+    assert tenant.get() == "nobody"
 
 
 async def test_many_plain_functions_that_wait_for_each_other_do_not_use_up_the_threads(start: Start) -> None:

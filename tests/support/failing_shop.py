@@ -35,6 +35,12 @@ async def weigh(data: dict[str, Any], ctx: Any) -> int:
     return 1
 
 
+@app.on("Parcel.Sent")
+async def notify(data: dict[str, Any], ctx: Any) -> None:
+    if not is_mended():
+        raise ConnectionError("the post does not answer")
+
+
 @app.every("1d")
 async def report(event: Event[Any]) -> None:
     if not is_mended():

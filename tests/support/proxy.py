@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 
@@ -18,6 +19,7 @@ class Proxy:
         self._answers_pass = asyncio.Event()
         self._answers_pass.set()
         self.port = 0
+        self.on_answer: Callable[[bytes], object] = lambda _: None  # gets what the server says
 
     async def start(self) -> Proxy:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
@@ -76,6 +78,7 @@ class Proxy:
             while data := await reader.read(65536):
                 if gate is not None:
                     await gate.wait()
+                    self.on_answer(data)
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()

@@ -31,6 +31,9 @@ from mainspring.app.declared import (
     Hooks,
     Lifespan,
     answer_from,
+    check_hook,
+    check_number,
+    check_restart,
     check_types,
     checked_retries,
     consumer_from,
@@ -46,7 +49,7 @@ from mainspring.app.middleware import Middleware, MiddlewareStack
 from mainspring.app.verbs import NO_DATA, AppVerbs, Declaring
 from mainspring.beats import BeatsProgram, TargetOf
 from mainspring.builtin import kernel_capabilities
-from mainspring.bus import LATEST, Checker, Compatibility, Overlap, Start, TopicConfig
+from mainspring.bus import LATEST, Checker, Compatibility, Overlap, Start, TopicConfig, check_name
 from mainspring.codec import Codec, Encoding, encoding_of
 from mainspring.durations import Duration, duration_ms
 from mainspring.kernel import (
@@ -120,6 +123,11 @@ class App(AppVerbs):
     node: Callable[[], NodeVerbs] | None = field(default=None, repr=False)  # how verbs are carried out, while served
 
     def __post_init__(self) -> None:
+        check_name("program", self.name)  # it is in the names of groups and topics
+        check_number(f"the concurrency of app {self.name!r}", self.concurrency)
+        check_restart(f"app {self.name!r}", self.restart)
+        if self.lifespan is not None and not callable(self.lifespan):
+            raise CapabilityError(f"the lifespan of app {self.name!r} is a function, not {self.lifespan!r}")
         self.encoding = encoding_of(self.codec)
         self.tasks = TaskRegistry(self.name, self.encoding)
         self.tasks.bind = lambda task: self.dependencies.bind(task.function, "task", task.name, TaskContext)
@@ -355,7 +363,7 @@ class App(AppVerbs):
         max_inflight: int | None = None,
         rate: str | None = None,
         batch: int | None = None,
-        wait: Duration = "50ms",
+        wait: Duration | None = None,
         transaction: bool = False,
         **retries: Unpack[RetryOptions],
     ) -> Callable[[F], F]:
@@ -474,10 +482,14 @@ class App(AppVerbs):
         `compatibility` says otherwise.
         """
 
+        frame = sys._getframe(1)
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        check_name("topic", topic)
+
         def decorate(given: T) -> T:
             if not isinstance(given, dict | bool):
                 check_types(f"the schema of {topic!r}", {"the payload": given})
-            self.payloads.schemas.append(DeclaredSchema(topic, given, compatibility))
+            self.payloads.schemas.append(DeclaredSchema(topic, given, compatibility, place))
             return given
 
         return decorate
@@ -534,8 +546,7 @@ class App(AppVerbs):
         `tasks.<app>.<name>` for the group `<app>`, unless `topic` and `group` say otherwise.
         """
         names = sys._getframe(1).f_locals
-        if concurrency is not None and concurrency < 1:
-            raise CapabilityError("the concurrency of a task is 1 or more")
+        check_number("the concurrency of a task", concurrency)
 
         def decorate(function: Callable[P, R]) -> Task[P, R]:
             known = name or function.__name__
@@ -621,13 +632,15 @@ class App(AppVerbs):
 
     def on_start(self, function: F) -> F:
         """Call this when the node starts, before anything is handled; it may take the app."""
-        self.dependencies.declare(function, (App,), sys._getframe(1).f_locals, f"the hook {place_of(function)}")
+        where, names = f"the hook {place_of(function)}", sys._getframe(1).f_locals
+        check_hook(function, self.dependencies.declare(function, (App,), names, where))
         self.hooks.on_start.append(function)
         return function
 
     def on_stop(self, function: F) -> F:
         """Call this when the node has finished everything; it may take the app."""
-        self.dependencies.declare(function, (App,), sys._getframe(1).f_locals, f"the hook {place_of(function)}")
+        where, names = f"the hook {place_of(function)}", sys._getframe(1).f_locals
+        check_hook(function, self.dependencies.declare(function, (App,), names, where))
         self.hooks.on_stop.append(function)
         return function
 
@@ -646,7 +659,7 @@ class App(AppVerbs):
         """
 
         def decorate(function: F) -> F:
-            self.programs.append(program_from(function, name))
+            self.programs.append(program_from(function, name, self.programs))
             if name is not None:
                 function.__run_name__ = name  # type: ignore[attr-defined] # how a client knows it
             return function
@@ -748,6 +761,7 @@ class App(AppVerbs):
 
     def beats_from(self, topic: str, *, target: TargetOf | None = None) -> None:
         """Make each event of a topic one signal, exactly once: its position is stored with the beat."""
+        check_name("topic", topic)
         self.beats.beats_from(topic, target=target)
 
     # What is declared, put together
@@ -829,6 +843,8 @@ class App(AppVerbs):
 
         def decorate(function: F) -> F:
             others = self.dependencies.declare(function, (None, Context), names, f"the handler of {kind} {type}")
+            check_number(f"the handler of {kind} {type}: concurrency", options.get("concurrency"))
+            check_restart(f"the handler of {kind} {type}", said.get("restart"))
             handler = handler_from(kind, type, function, local_names=names, may_block=True, others=others, **options)
             check_types(f"the handler of {kind} {type}", {"the data": handler.input, "the reply": handler.output})
             self.handlers.append(Declared(handler, **said))
@@ -839,9 +855,11 @@ class App(AppVerbs):
 
 
 def _start(given: str | int) -> Start | None:
-    if given == "beginning":
-        return None
-    return LATEST if given == "latest" else Start("offset", int(given))
+    if isinstance(given, int):
+        return Start("offset", given)
+    if given not in ("beginning", "latest"):
+        raise CapabilityError(f'from_ is "beginning", "latest" or an offset, not {given!r}')
+    return LATEST if given == "latest" else None
 
 
 def _in_order(handler: Handler) -> Handler:

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from mainspring.app.event import BlockingEvent, Event
-from mainspring.bus import BusError, Compatibility, Overlap, Schedule, Start, TopicConfig
+from mainspring.bus import BusError, Compatibility, Overlap, Schedule, Start, TopicConfig, check_name
 from mainspring.bus.access import Pattern
 from mainspring.bus.topics import topic_from
 from mainspring.data_types import USABLE, decoder_of
@@ -72,6 +72,7 @@ class ConsumerLimits:
 
 
 NO_LIMITS = ConsumerLimits()
+_BATCH_WAIT = "50ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ def consumer_from(
     concurrency: int,
     numbers: Mapping[str, int | None],
     rate: str | None,
-    wait: Duration,
+    wait: Duration | None,
     transaction: bool,
     retries: RetryOptions,
     local_names: dict[str, Any],
@@ -147,14 +148,18 @@ def consumer_from(
     """
     where = f"the consumer of {topic!r}"
     try:
-        Pattern(topic)
+        if Pattern(topic).is_literal:
+            check_name("topic", topic)
+        if group:
+            check_name("group", group)
     except MainspringError as error:
         raise CapabilityError(f"{where}: {error.message}", remedy=error.remedy) from None
     for name, number in {"concurrency": concurrency, **numbers}.items():
-        if number is not None and number < 1:
-            raise CapabilityError(f"{where}: {name} is 1 or more")
+        check_number(f"{where}: {name}", number)
     given = {name: number or 0 for name, number in numbers.items()}
     batch = given["batch"]
+    if wait is not None and not batch:
+        raise CapabilityError(f"{where}: `wait` is for a batch to become full", remedy="give batch=, or leave it out")
     if transaction and batch:
         raise CapabilityError(f"{where}: transaction=True takes events one by one", remedy="leave out batch")
     if transaction and not inspect.iscoroutinefunction(inspect.unwrap(function)):
@@ -176,7 +181,7 @@ def consumer_from(
         checked_retries(where, retries),
         ConsumerLimits(0 if rate is None else per_second(rate), given["key_concurrency"], given["group_concurrency"]),
         batch,
-        duration_ms(wait),
+        duration_ms(_BATCH_WAIT if wait is None else wait),
         place=place_of(function),
         app="" if group else app,
         transaction=transaction,
@@ -207,6 +212,33 @@ def check_types(where: str, types: Mapping[str, Any]) -> None:
             decoder_of(hint)
         except (TypeError, NameError) as error:
             raise CapabilityError(f"{where}: {what} has an unusable type: {error}", remedy=USABLE) from None
+
+
+def check_number(what: str, number: object) -> None:
+    """Refuse what is given and cannot be a number of things. Raises CapabilityError."""
+    if number is not None and not (isinstance(number, int) and number >= 1):
+        raise CapabilityError(f"{what} is 1 or more, not {number!r}")
+
+
+def check_restart(what: str, given: object) -> None:
+    """Raises CapabilityError for what is no policy."""
+    if given is not None and not isinstance(given, RestartPolicy):
+        raise CapabilityError(f"{what}: restart is a RestartPolicy, not {given!r}", remedy="write RestartPolicy(...)")
+
+
+def check_hook(function: Any, others: Collection[str]) -> None:
+    """Refuse what cannot be called when a node starts or stops. Raises CapabilityError."""
+    try:
+        signature_without(function, others)
+    except ValueError:  # written in C, and it does not say what it takes
+        return
+    except TypeError:
+        raise CapabilityError(f"a hook is a function, not {function!r}") from None
+    if not _takes(function, others=others) and not _takes(function, None, others=others):
+        raise CapabilityError(
+            f"the hook {getattr(function, '__name__', function)} ({place_of(function)}) takes nothing, or the app",
+            remedy="async def open_database(app: App) -> None",
+        )
 
 
 def checked_retries(where: str, given: RetryOptions) -> Retries:
@@ -258,9 +290,14 @@ def _share_a_group(one: DeclaredConsumer, other: DeclaredConsumer) -> bool:
     return Pattern(pattern).covers_topic(topic)
 
 
-def program_from(function: Any, name: str | None) -> DeclaredProgram:
-    """Check that this can be a program. Raises `CapabilityError`, which names its place."""
+def program_from(function: Any, name: str | None, known: Iterable[DeclaredProgram]) -> DeclaredProgram:
+    """Check that this can be a program beside those known. Raises `CapabilityError`, which names its place."""
     where = f"@app.run above {getattr(function, '__name__', function)} ({place_of(function)})"
+    for each in known:
+        if each.function is not function and (name or function.__name__) == (each.name or each.function.__name__):
+            raise CapabilityError(
+                f"{where}: there is a run of this name at {place_of(each.function)}", remedy="give it another name="
+            )
     if hasattr(function, "__bind_program__"):  # a guest
         return DeclaredProgram(function, name)
     example = "async def checkout(order: Order, perform: Perform)"
@@ -426,6 +463,7 @@ class DeclaredSchema:
     topic: str
     given: Any
     compatibility: Compatibility | None = None
+    place: str = ""  # the file and line where it is declared
 
 
 @dataclass(frozen=True, slots=True)

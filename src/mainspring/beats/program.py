@@ -6,6 +6,7 @@ makes one.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ import msgspec
 from mainspring.beats.errors import InvalidRegistration
 from mainspring.beats.heartbeat import Heartbeat
 from mainspring.beats.matching.bindings import CUT, LOCAL, SPREAD
+from mainspring.beats.matching.registry import Registry
 from mainspring.log import StoredEvent
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,6 +66,8 @@ class BeatsProgram:
                     raise InvalidRegistration(f"{side} is a sequence of names", remedy=f"write {side}=[{names!r}]")
             self._refuse_second(own_name, query, function)
             said = tuple(before), tuple(after), (flags,) if isinstance(flags, str) else tuple(flags)
+            Registry().make(own_name, query, function, match, *said)  # what cannot be is refused where it is said
+            _check_parameters(own_name, function)
             self.enzymes.append(DeclaredEnzyme(own_name, query, function, match, *said))
             return function
 
@@ -103,6 +107,17 @@ class BeatsProgram:
                 heartbeat.unbind(path, name)
             else:
                 heartbeat.bind(path, name, propagate=kind == SPREAD)
+
+
+def _check_parameters(name: str, function: Callable[..., Any]) -> None:
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except ValueError:  # written in C, and it does not say what it takes
+        return
+    except TypeError:
+        raise InvalidRegistration(
+            f"the enzyme {name!r} ({_place(function)}) must take three arguments", remedy="(signal, target, stage)"
+        ) from None
 
 
 def _place(function: Callable[..., Any]) -> str:

@@ -109,6 +109,11 @@ def caller_of(ctx: Context) -> Caller | None:
     return caller
 
 
+def is_passed_on(ctx: Context) -> bool:
+    """Whether another node passed this message on; then it is answered here or not at all."""
+    return bool(getattr(ctx.origin, "passed_on", False))
+
+
 def fitting(items: list[Any], most_bytes: int = ANSWER_BYTES) -> list[Any]:
     """As many of the items, from the first one on, as fit one answer."""
     size = 0

@@ -17,18 +17,19 @@ from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from mainspring.builtin.answers import Messages, about, caller_of
+from mainspring.builtin.answers import Messages, about, caller_of, is_passed_on
 from mainspring.builtin.events import on_remote_change
 from mainspring.bus import Audit, Bus, Forbidden
 from mainspring.codec import Encoding
 from mainspring.durations import Duration
 from mainspring.errors import MainspringError
-from mainspring.kernel import Capability, Context, Fail, Kernel
+from mainspring.kernel import DEFAULT_TIMEOUT_MS, Capability, Context, Fail, Kernel
 from mainspring.log import Change, Prepared
 from mainspring.message import encode_bytes
 from mainspring.runs import (
     DurableRuns,
     Failed,
+    NotExecuted,
     Outcome,
     ReplayMismatch,
     Run,
@@ -76,6 +77,7 @@ KeepMember = Annotated[
 
 QuestionName = Annotated[str, about("The name of the function that the program declared.")]
 QuestionArguments = Annotated[list[Any], about("Its arguments, in order.")]
+Question = Callable[[str, str, list[Any]], Awaitable[Any]]
 
 
 class ChangedRuns(msgspec.Struct):
@@ -351,7 +353,7 @@ class _RunMessages:
     ) -> Any:
         """Ask a live run what its program declared with `perform.query`."""
         await self._check(ctx, id)
-        return await _asked(self._durable.questions.query(id, name, args))
+        return await self._ask_run(ctx, self._durable.questions.query, id, name, args)
 
     @message("command", "Run.Update", "UpdateRun", gives="RunAnswer.value")
     async def update(
@@ -363,7 +365,7 @@ class _RunMessages:
     ) -> Any:
         """Change a live run through what its program declared with `perform.update`; stored when answered."""
         await self._check(ctx, id)
-        return await _asked(self._durable.questions.update(id, name, args))
+        return await self._ask_run(ctx, self._durable.questions.update, id, name, args)
 
     @message("query", "Run.Programs", gives="RunPrograms.programs")
     async def programs(self, ctx: Context) -> list[str]:
@@ -381,6 +383,30 @@ class _RunMessages:
         """Start a new run with the first answers of another."""
         await self._check(ctx, id)
         return (await self._durable.fork(id, at, newId)).id
+
+    async def _ask_run(self, ctx: Context, ask: Question, id: str, name: str, args: list[Any]) -> Any:
+        """Ask a run here, or have the node asked that executes it."""
+        try:
+            return await ask(id, name, args)
+        except NotExecuted as error:
+            if not error.node or is_passed_on(ctx):
+                raise
+            return await self._ask_owner(ctx, error.node, {"id": id, "name": name, "args": args})
+        except MainspringError:
+            raise
+        except Exception as error:  # of the program's function: its caller's
+            raise Fail(422, f"{type(error).__name__}: {error}") from None
+
+    async def _ask_owner(self, ctx: Context, name: str, data: dict[str, Any]) -> Any:
+        node = next((each for each in self._kernel.cluster.nodes() if each.name == name), None)
+        if node is None or node.here:  # the run has not come to another node yet
+            raise NotExecuted(f"node {name}, which executed run {data['id']}, is gone", remedy="try again in a moment")
+        kind, type, timeout_ms = ctx.message.kind, ctx.message.type, ctx.message.metadata.timeout or DEFAULT_TIMEOUT_MS
+        if self._encoding is not None:
+            data["args"] = [self._encoding.seal_value(each) for each in data["args"]]
+        answer = await self._kernel.ask_node(node, kind, type, data, timeout_ms=timeout_ms)
+        value = answer.get("value")
+        return value if self._encoding is None else self._encoding.open_value(value)
 
     async def _check(self, ctx: Context, id: str) -> None:
         """Raise Forbidden unless the caller may send this message about the run. Of one that is not there, the same."""
@@ -419,15 +445,6 @@ def _announce(kernel: Kernel, ended: Run[Any], outcome: Outcome[Any], encoding: 
     elif not isinstance(outcome, Value):
         data["reason"] = reason_json(outcome.reason)
     kernel.emit(_EVENTS[ended.state], data if encoding is None else _sealed(data, encoding), causation=ended.id)
-
-
-async def _asked(answer: Awaitable[Any]) -> Any:
-    try:
-        return await answer
-    except MainspringError:
-        raise
-    except Exception as error:  # of the program's function: its caller's
-        raise Fail(422, f"{type(error).__name__}: {error}") from None
 
 
 def _announce_blocked(kernel: Kernel, blocked: Run[Any], why: ReplayMismatch) -> None:

@@ -23,6 +23,7 @@ from mainspring.bus.access.access import Caller, Who
 from mainspring.bus.names import SYSTEM
 from mainspring.bus.publishing.rate_limit import TokenBucket
 from mainspring.bus.topics.topic import Topic
+from mainspring.errors import without_tokens
 from mainspring.loop import Loop
 
 logger: logging.Logger = logging.getLogger("mainspring.audit")
@@ -178,8 +179,8 @@ def _record(action: str, who: Who, about: str, topic: str, reason: str, address:
     return ActionRecord(
         action=action,
         topic="" if topic.startswith(SYSTEM) else topic,
-        agent=(agent or "")[:LONGEST],
+        agent=without_tokens(agent or "")[:LONGEST],
         address=address,
-        about=about[:LONGEST],
-        reason=reason[:LONGEST],
+        about=without_tokens(about)[:LONGEST],
+        reason=without_tokens(reason)[:LONGEST],
     )

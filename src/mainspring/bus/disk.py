@@ -83,6 +83,14 @@ class DiskGuard:
         """Whether publishes are refused."""
         return self.state is not None and self.state.state == "full"
 
+    def shortage(self) -> list[tuple[str, str]]:
+        """What is left on the disk and which topics take the most, in words; nothing while there is enough."""
+        found = self.state
+        if found is None or found.state == "ok":
+            return []
+        left = f"{_amount(found.free)} left" + (", publishes are refused" if found.state == "full" else "")
+        return [("disk", left), *((each.topic, f"takes {_amount(each.bytes)}") for each in found.largest if each.topic)]
+
     async def _look(self) -> None:
         try:
             room = await self._room()

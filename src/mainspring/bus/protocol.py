@@ -17,6 +17,7 @@ import msgspec
 
 from mainspring.bus.errors import BadFrame, BadJson, BusError, UnknownType, bad_text
 from mainspring.bus.results import NewEvent
+from mainspring.errors import without_tokens
 from mainspring.json_text import HALF_CHARACTER, read_leniently, too_deep
 from mainspring.log import Append, StoredEvent
 from mainspring.telemetry import KeptError
@@ -28,6 +29,7 @@ Ttl = Annotated[int, msgspec.Meta(ge=1, le=10 * 366 * 86_400_000)]
 Overlap = Literal["queue", "skip", "allow"]
 MAX_ID: Final = 255
 EventId = Annotated[str, msgspec.Meta(min_length=1, max_length=MAX_ID)]
+BatchId = Annotated[str, msgspec.Meta(min_length=1, max_length=200)]  # with a number behind it, it may be an event's
 
 NOTHING: Final = msgspec.Raw(b"")
 EXPIRES: Final = "x-expires"  # the header that says when an event expires: epoch ms
@@ -102,6 +104,7 @@ class PublishBatchFrame(
 ):
     topic: str
     events: Annotated[list[BatchEvent], msgspec.Meta(min_length=1)]
+    batch_id: BatchId | None = None
 
 
 class LeanEvent(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
@@ -114,6 +117,22 @@ class LeanEvent(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=Tru
 class LeanBatchFrame(ClientFrame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True):
     topic: str
     events: Annotated[list[LeanEvent], msgspec.Meta(min_length=1)]
+
+
+class NamedEvent(msgspec.Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """The same, of a batch that has an id: those of its events need not be remembered."""
+
+    payload: msgspec.Raw
+    id: EventId
+    key: str | None = None
+
+
+class NamedBatchFrame(
+    ClientFrame, tag="PUBLISH_BATCH", frozen=True, gc=False, kw_only=True, forbid_unknown_fields=True
+):
+    topic: str
+    events: Annotated[list[NamedEvent], msgspec.Meta(min_length=1)]
+    batch_id: BatchId
 
 
 Wanted = Annotated[str, msgspec.Meta(max_length=4_096)]  # of a filter, which is kept as long as its subscription
@@ -203,13 +222,15 @@ _Full = (
     | ScheduleFrame
     | UnscheduleFrame
 )
-Request = _Full | LeanBatchFrame
+Request = _Full | LeanBatchFrame | NamedBatchFrame
 TYPES: Final = frozenset(str(frame.__struct_config__.tag) for frame in get_args(_Full))
 
 _decoder: Final[msgspec.json.Decoder[_Full]] = msgspec.json.Decoder(_Full)
 _decode = _decoder.decode
 _decode_lean: Final = msgspec.json.Decoder(LeanBatchFrame).decode
+_decode_named: Final = msgspec.json.Decoder(NamedBatchFrame).decode
 _BATCH: Final = b"PUBLISH_BATCH"
+_BATCH_ID: Final = b'"batch_id"'
 _to_json = msgspec.json.Encoder().encode
 
 
@@ -237,6 +258,19 @@ def decode_lean(data: bytes) -> LeanBatchFrame | None:
         return None
     try:
         return _decode_lean(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def is_named(data: bytes) -> bool:
+    """Whether a frame may be a batch with an id, which clients then say first."""
+    return _BATCH_ID in data[:48]
+
+
+def decode_named(data: bytes) -> NamedBatchFrame | None:
+    """`decode_lean` for a batch with an id."""
+    try:
+        return _decode_named(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
@@ -298,7 +332,12 @@ def with_corr(frame: bytes, corr: msgspec.Raw) -> bytes:
 
 
 def error_frame(error: BusError, about: str = "", topic: str = "", group: str = "") -> bytes:
-    fields: dict[str, object] = {"type": "ERROR", "code": error.code, "message": str(error), **error.details}
+    fields: dict[str, object] = {
+        "type": "ERROR",
+        "code": error.code,
+        "message": without_tokens(str(error)),
+        **error.details,
+    }
     if about:
         fields["in_reply_to"] = about
     if topic:

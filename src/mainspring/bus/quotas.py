@@ -27,11 +27,17 @@ if TYPE_CHECKING:
 
 logger: logging.Logger = logging.getLogger("mainspring.bus.quotas")
 
-Counted = Literal["connections", "streams", "requests", "subscriptions", "topics", "groups", "schedules"]
+Counted = Literal["connections", "streams", "requests", "subscriptions", "topics", "groups", "positions", "schedules"]
 
 SOON_MS: Final = 1_000  # what is open is given back when something ends
 LATER_MS: Final = 60_000  # what was made stays until somebody deletes it
-MADE: Final = frozenset(("topics", "groups", "schedules"))
+MADE: Final = frozenset(("topics", "groups", "positions", "schedules"))
+# Where a token gets half of what there is for all; the others are bounded by a setting `quota_` of their own.
+SHARED: Final[dict[Counted, str]] = {
+    "connections": "max_connections",
+    "topics": "max_topics",
+    "positions": "max_positions",
+}
 MOST_CALLERS: Final = 10_000  # that are remembered; those that have nothing are forgotten first
 SAY_AGAIN_MS: Final = 60_000  # between two lines in the log about one caller
 _ENDLESS: Final = float("inf")
@@ -79,7 +85,7 @@ class Quota:
                 self,
                 what,
                 f"{self.name} has {held} {what} {done}, and may have {limit}",
-                f"use fewer, or raise quota_{what}",
+                f"use fewer, or raise {self._quotas.setting_of(what, limit)}",
                 wait_ms,
             )
         self.held[what] = held + count
@@ -141,10 +147,10 @@ class Quotas:
             "schedules": settings.quota_schedules,
         }
         # However small a node is made, one token leaves room for others.
-        half = max(1, settings.max_connections // 2)
+        halves = {what: max(1, getattr(settings, name) // 2) for what, name in SHARED.items()}
         self._of_token: dict[Counted, int] = {
             **self._limits,
-            "connections": min(self._limits["connections"] or half, half),
+            **{what: min(self._limits.get(what) or half, half) for what, half in halves.items()},
         }
         self._callers: dict[str, Quota] = {}
 
@@ -160,6 +166,10 @@ class Quotas:
             limits = self._of_token if caller.is_proven else self._limits
             quota = self._callers[name] = Quota(self, name, limits, self._events, self._bytes)
         caller.quota = quota
+
+    def setting_of(self, what: Counted, limit: int) -> str:
+        """What to raise where `limit` is too low."""
+        return f"quota_{what}" if limit == self._limits.get(what) else SHARED[what]
 
     def refusal(self, quota: Quota, what: str, message: str, remedy: str, wait_ms: int) -> RateLimited:
         """An error that says how long to wait; it is counted, and the log says once in a while who it is."""

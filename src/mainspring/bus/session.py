@@ -46,6 +46,7 @@ from mainspring.bus.protocol import (
     LeanBatchFrame,
     LeaseFrame,
     NackFrame,
+    NamedBatchFrame,
     PublishBatchFrame,
     PublishFrame,
     Rejected,
@@ -56,7 +57,9 @@ from mainspring.bus.protocol import (
     UnsubscribeFrame,
     decode,
     decode_lean,
+    decode_named,
     error_frame,
+    is_named,
     ok_frame,
     published_frame,
     refusal_frame,
@@ -107,7 +110,7 @@ class Session:
         self._has_checker = bus.access.has_checker
         self._accept = bus.admission.accept
         self._accept_lean = bus.admission.accept_lean
-        self._is_lean = bus.admission.takes_many  # until a batch comes that is not
+        self._is_lean = self._is_named_lean = bus.admission.takes_many  # until a batch comes that is not
         self._submit = bus.publisher.submit
         self._spend = caller.quota.spend
         self._bucket = bucket(settings.connection_rate, settings.connection_burst, bus.clock.now_ms())
@@ -173,11 +176,17 @@ class Session:
             limit = self._bus.settings.max_frame_bytes
             self._replies.reply(error_frame(TooLarge(f"a frame may have {limit} bytes, this one has {len(data)}")))
             return
-        request: Request | None = decode_lean(data) if self._is_lean else None
+        request: Request | None = None
+        if is_named(data):
+            if self._is_named_lean:
+                request = decode_named(data)
+                self._is_named_lean = request is not None
+        elif self._is_lean:
+            request = decode_lean(data)
         try:
             if request is None:
                 request = decode(data)
-                if type(request) is PublishBatchFrame:
+                if type(request) is PublishBatchFrame and request.batch_id is None:
                     self._is_lean = False
         except Rejected as rejected:
             self._replies.reply(with_corr(error_frame(rejected.error, rejected.about), rejected.corr))
@@ -247,6 +256,14 @@ class Session:
             accepted = self._accept(frame.topic, events, self.caller, bucket=self._bucket)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 
+    def _publish_named(self, frame: NamedBatchFrame, size: int) -> None:
+        self._spend_on_batch(len(frame.events), size)
+        accepted = self._accept_lean(frame.topic, frame.events, self.caller, self._bucket, frame.batch_id)
+        if accepted is None:
+            events = [BatchEvent(event.payload, event.key, None, event.id) for event in frame.events]
+            accepted = self._accept(frame.topic, events, self.caller, bucket=self._bucket, batch_id=frame.batch_id)
+        self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
+
     def _spend_on_batch(self, count: int, size: int) -> None:
         if count > MOST_EVENTS:
             raise TooLarge(f"a batch may have {MOST_EVENTS} events", remedy="send it in several frames")
@@ -257,7 +274,8 @@ class Session:
         events: Sequence[BatchEvent] = frame.events
         if any(event.payload_sha256 is not None for event in events):
             events = [with_sha256(event) for event in events]
-        accepted = self._accept(frame.topic, events, self._caller_of(frame), bucket=self._bucket)
+        caller, batch_id = self._caller_of(frame), frame.batch_id
+        accepted = self._accept(frame.topic, events, caller, bucket=self._bucket, batch_id=batch_id)
         self._submit(accepted, self._replies.publishing(accepted, frame.corr, size, is_batch=True))
 
     # -- subscriptions
@@ -765,6 +783,7 @@ _HANDLERS: Final[dict[type, Callable[[Session, Any, int], None]]] = {
     PublishFrame: Session._publish,
     PublishBatchFrame: Session._publish_batch,
     LeanBatchFrame: Session._publish_lean,
+    NamedBatchFrame: Session._publish_named,
     SubscribeFrame: Session._subscribe,
     UnsubscribeFrame: Session._unsubscribe,
     AckFrame: Session._ack,
@@ -779,6 +798,7 @@ _CHECKED: Final[dict[type, Action]] = {
     PublishFrame: "publish",
     PublishBatchFrame: "publish",
     LeanBatchFrame: "publish",
+    NamedBatchFrame: "publish",
     SubscribeFrame: "subscribe",
     ScheduleFrame: "publish",
 }

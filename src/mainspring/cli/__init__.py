@@ -19,7 +19,9 @@ from mainspring.cli.node.quick_serve import plain_serve
 from mainspring.errors import MainspringError, plain_lines
 
 # A token, and the password in an address, as they stand among the arguments: each argument ends with a zero byte.
-_SECRETS: Final = re.compile(rb"(?<=\0--token[=\0])[^\0]+|(?<=://)[^\0/@]*(?=@)|(?<=[?&]token=)[^\0&]+")
+_SECRETS: Final = re.compile(
+    rb"(?<=\0--token[=\0])[^\0]+|(?<=://)[^\0]*(?=@)|(?<=[?&]token=)[^\0&]+|(?<=password=)[^\0&]+"
+)
 _ARG_START: Final = 45  # where /proc/self/stat says at which address the arguments begin, behind the command's name
 
 

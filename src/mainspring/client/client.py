@@ -132,23 +132,26 @@ class Client(ClientConnection, NodeVerbs):
             await self.open()
         if key is not None or headers is not None:
             check_texts(key, headers)
+        own_id = bool(id or delay or at is not None or timeout is not None)
         id = id or self.new_id()
         if self.telemetry is None:
             event = self._event(id, payload, key, headers, delay, at, ttl)
             if timeout is not None or not self._has_room():
-                return await self._publish(topic, id, event, expect, timeout)
+                return await self._publish(topic, id, event, expect, timeout, own_id)
             future: asyncio.Future[Place] = self.event_loop.create_future()
-            self.put(topic, Awaited(id, event, future, topic, expect))
+            self.put(topic, Awaited(id, event, future, topic, expect, own_id))
             return await future
         with self.telemetry.publishing(topic, id, key, headers) as (carried, span):
             event = self._event(id, payload, key, carried, delay, at, ttl)
-            place = await self._publish(topic, id, event, expect, timeout)
+            place = await self._publish(topic, id, event, expect, timeout, own_id)
             span.note("messaging.destination.partition.id", str(place.partition))
         return place
 
-    async def _publish(self, topic: str, id: str, event: bytes, expect: int | None, timeout: Duration | None) -> Place:
+    async def _publish(
+        self, topic: str, id: str, event: bytes, expect: int | None, timeout: Duration | None, own_id: bool
+    ) -> Place:
         future: asyncio.Future[Place] = self.event_loop.create_future()
-        outgoing = Awaited(id, event, future, topic, expect)
+        outgoing = Awaited(id, event, future, topic, expect, own_id)
         if timeout is None:
             if not self._has_room():
                 await self._wait_for_room()
@@ -224,11 +227,13 @@ class Client(ClientConnection, NodeVerbs):
                 check_texts(item.key, item.headers)
             id = item.id or next(tally.ids)
             event = self._event(id, item.payload, item.key, item.headers, item.delay, item.at, item.ttl)
+            own_id = bool(item.id or item.delay or item.at is not None)
         else:
             id = next(tally.ids)
             event = self._check_size(self._encode_event(id, item))
+            own_id = False
         tally.sent += 1
-        self.put(topic, Counted(id, event, tally))
+        self.put(topic, Counted(id, event, tally, own_id))
 
     def _event(
         self,

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
 
 from mainspring.client.consumer import CHECK_MS, PATIENCE_MS, Stall
 from mainspring.client.conversation import Conversation
@@ -86,7 +87,7 @@ class ClientConnection:
         self.conversation: Conversation = Conversation(
             clock.now_ms, self._plan, dedupe_window_ms=duration_ms(options.dedupe_window)
         )
-        self.telemetry: Telemetry | None = find_telemetry(options.tracer_provider)
+        self.telemetry: Telemetry | None = find_telemetry(options.tracer_provider, self._server)
         self.http: NodeHttp = self._new_http(token)
         self._token = token
         self._random_bytes = random_bytes
@@ -143,6 +144,12 @@ class ClientConnection:
     def url(self) -> str:
         """The node it talks to, or tries to."""
         return self._urls[self._turn]
+
+    def _server(self) -> tuple[str, int]:
+        if self.options.unix_socket:
+            return self.options.unix_socket, 0
+        address = urlsplit(self.url)
+        return address.hostname or "", address.port or (443 if address.scheme in ("wss", "https") else 80)
 
     @property
     def connected(self) -> bool:
@@ -355,24 +362,29 @@ class ClientConnection:
 # carry. Without an SDK there is nothing to record: there is no `Telemetry`, and a client only compares with None.
 
 
-def find_telemetry(provider: Any = None) -> Telemetry | None:
+def find_telemetry(provider: Any, server: Callable[[], tuple[str, int]]) -> Telemetry | None:
     """Telemetry with the given tracer provider or the process's; None where no SDK would record anything."""
     provider = configured_provider() if provider is None else provider
-    return None if provider is None else Telemetry(provider)
+    return None if provider is None else Telemetry(provider, server)
 
 
 class Telemetry:
-    """Makes spans with one tracer."""
+    """Makes spans with one tracer. `server` gives the address and port of the node, 0 for a socket's path."""
 
-    def __init__(self, provider: Any) -> None:
+    def __init__(self, provider: Any, server: Callable[[], tuple[str, int]]) -> None:
         self._recorder = Recorder(provider, "mainspring.client")
+        self._server = server
+
+    def _attributes(self, operation: str, type: str, destination: str, **more: Any) -> dict[str, Any]:
+        address, port = self._server()
+        return messaging(operation, type, destination, address=address, port=port or None, **more)
 
     @contextlib.contextmanager
     def publishing(
         self, topic: str, id: str, key: str | None, headers: dict[str, str] | None
     ) -> Iterator[tuple[dict[str, str], OpenSpan]]:
         """Around a publish: gives the headers with the context in them, and the span. A batch has no `id`."""
-        attributes = messaging("publish", "send", topic, message_id=id or None, key=key)
+        attributes = self._attributes("publish", "send", topic, message_id=id or None, key=key)
         span = self._recorder.begin(f"publish {topic}", "PRODUCER", attributes)
         given = {name: text for name, text in (headers or {}).items() if name != TRACEPARENT}
         entered = span.enter()
@@ -388,7 +400,7 @@ class Telemetry:
     @contextlib.contextmanager
     def asking(self, kind: str, type: str) -> Iterator[dict[str, str]]:
         """Around a command or a query: gives the headers that carry its context to the node."""
-        span = self._recorder.begin(f"{kind} {type}", "CLIENT", messaging(kind, "send", type))
+        span = self._recorder.begin(f"{kind} {type}", "CLIENT", self._attributes(kind, "send", type))
         entered = span.enter()
         try:
             yield span.carried(None)
@@ -401,7 +413,7 @@ class Telemetry:
 
     def delivered(self, event: Event[Any]) -> None:
         """A span of its own for an event that goes to the program; it ends when the event is settled."""
-        attributes = messaging(
+        attributes = self._attributes(
             "process",
             "process",
             event.topic,

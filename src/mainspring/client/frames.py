@@ -147,9 +147,10 @@ def check_texts(key: object, headers: object) -> None:
         raise BadArgument("headers map text to text", remedy="give a dict of str to str")
 
 
-def batch_frame(topic: bytes, corr: int, events: list[bytes]) -> bytes:
-    """PUBLISH_BATCH; `topic` is JSON text already."""
-    return b'{"type":"PUBLISH_BATCH","topic":%b,"corr":%d,"events":[%b]}' % (topic, corr, b",".join(events))
+def batch_frame(topic: bytes, corr: int, events: list[bytes], batch_id: str = "") -> bytes:
+    """PUBLISH_BATCH; `topic` is JSON text already. An id comes first: that is where nodes look for it."""
+    id = b'"batch_id":%b,' % encode(batch_id) if batch_id else b""
+    return b'{"type":"PUBLISH_BATCH",%b"topic":%b,"corr":%d,"events":[%b]}' % (id, topic, corr, b",".join(events))
 
 
 def expecting_frame(topic: bytes, corr: int, event: bytes, expect: int) -> bytes:

@@ -9,8 +9,13 @@ Every event has an id that stays the same when it is sent again, and the node st
 as the node remembers ids (`dedupe_window_ms`). An event that was sent longer ago than that and never confirmed is in
 doubt; it is reported as `Uncertain` and not sent again, because it could be stored twice.
 
+Remembering an id for each event costs the node more than storing the event. So a batch of events whose ids nobody but
+this client knows has an id itself, that of its first event, and the node remembers only that. Such a batch is sent
+again as it was, with the same events: the node knows it as a whole.
+
 The node takes a batch or refuses all of it. When it refuses one of several events, they are sent one by one, so that
-each gets its own answer.
+each gets its own answer. If the batch may have been stored before (it was sent, and the connection was lost), that
+would store them twice; then they are in doubt.
 
 This module knows neither sockets nor tasks: frames go to `send`, results to the events' tickets.
 """
@@ -43,9 +48,10 @@ WHOLE_TOPIC: Final = frozenset({"forbidden", "unauthorized"})  # true for every 
 class Outgoing:
     """One event on its way. Subclasses say whom to tell."""
 
-    __slots__ = ("alone", "event", "expect", "id", "sent_ms")
+    __slots__ = ("alone", "event", "expect", "id", "own_id", "sent_ms")
 
     id: str
+    own_id: bool  # the node must remember it by itself: somebody may publish the event again with this id
     event: bytes  # JSON of the event
     expect: int | None
     sent_ms: int  # monotonic, of the first time it was sent; -1: it never was
@@ -55,6 +61,7 @@ class Outgoing:
         self.id = id
         self.event = event
         self.expect = expect
+        self.own_id = True
         self.sent_ms = -1
         self.alone = expect is not None
 
@@ -70,16 +77,29 @@ class Outgoing:
         return False
 
 
+class _SentBatch:
+    """Events that were sent together. As long as they may have been stored, they stay together."""
+
+    __slots__ = ("events", "id", "in_doubt", "number")
+
+    def __init__(self, events: list[Outgoing], number: int, id: str) -> None:
+        self.events = events
+        self.number = number
+        self.id = id  # empty: the node remembers each event
+        self.in_doubt = False  # it may be stored
+
+
 class _Lane:
     """The events of one topic, in order."""
 
-    __slots__ = ("json", "paused_ms", "retries", "topic", "under_way", "waiting")
+    __slots__ = ("again", "json", "paused_ms", "retries", "topic", "under_way", "waiting")
 
     def __init__(self, topic: str) -> None:
         self.topic = topic
         self.json = encode(topic)
+        self.again: list[_SentBatch] = []  # to be sent again before those that wait, oldest first
         self.waiting: deque[Outgoing] = deque()
-        self.under_way: dict[int, list[Outgoing]] = {}  # by corr, oldest first
+        self.under_way: dict[int, _SentBatch] = {}  # by corr, oldest first
         self.paused_ms = 0
         self.retries = RETRY.series()
 
@@ -95,6 +115,7 @@ class Publishing:
         *,
         dedupe_window_ms: int,
     ) -> None:
+        self._batches = 0
         self._now_ms = now_ms
         self._new_corr = new_corr
         self._send = send
@@ -123,8 +144,12 @@ class Publishing:
         oldest = self._now_ms() - self._window_ms
         for lane in self._lanes.values():
             lane.paused_ms = 0
-            doubtful = [event for event in lane.waiting if 0 <= event.sent_ms < oldest]
-            if doubtful:
+            old = [batch for batch in lane.again if any(0 <= event.sent_ms < oldest for event in batch.events)]
+            lane.again = [batch for batch in lane.again if batch not in old]
+            doubtful = [event for batch in old for event in batch.events]
+            late = [event for event in lane.waiting if 0 <= event.sent_ms < oldest]
+            if late:
+                doubtful += late
                 lane.waiting = deque(event for event in lane.waiting if not 0 <= event.sent_ms < oldest)
             for event in doubtful:
                 self._decided(event, _uncertain(event))
@@ -136,7 +161,8 @@ class Publishing:
         self._of_corr.clear()
         for lane in self._lanes.values():
             for batch in reversed(lane.under_way.values()):
-                lane.waiting.extendleft(reversed(batch))
+                batch.in_doubt = True
+                self._put_back(lane, batch)
             lane.under_way.clear()
 
     def fail_all(self, error: ClientError) -> None:
@@ -144,9 +170,9 @@ class Publishing:
         lanes, self._lanes = self._lanes, {}
         self._of_corr.clear()
         for lane in lanes.values():
-            for batch in (*lane.under_way.values(), lane.waiting):
-                for event in batch:
-                    self._decided(event, error)
+            sent = [event for batch in (*lane.under_way.values(), *lane.again) for event in batch.events]
+            for event in (*sent, *lane.waiting):
+                self._decided(event, error)
 
     # -- sending
 
@@ -155,14 +181,20 @@ class Publishing:
         if not self._open:
             return
         for lane in self._lanes.values():
-            while lane.waiting and len(lane.under_way) < UNDER_WAY and lane.paused_ms <= self._now_ms():
-                self._send_batch(lane)
+            while len(lane.under_way) < UNDER_WAY and lane.paused_ms <= self._now_ms():
+                if lane.again:
+                    self._send_out(lane, lane.again.pop(0))
+                elif lane.waiting:
+                    self._send_batch(lane)
+                else:
+                    break
 
     def wake_ms(self) -> int:
         """When `flush` has something to do again without anything happening; 0: never."""
         if not self._open:
             return 0
-        return min((lane.paused_ms for lane in self._lanes.values() if lane.waiting and lane.paused_ms), default=0)
+        paused = [lane.paused_ms for lane in self._lanes.values() if (lane.waiting or lane.again) and lane.paused_ms]
+        return min(paused, default=0)
 
     def _send_batch(self, lane: _Lane) -> None:
         batch: list[Outgoing] = []
@@ -175,24 +207,36 @@ class Publishing:
                 self._decided(event)
                 continue
             size += len(event.event)
-            if batch and (event.alone or size > self._batch_bytes):
+            if batch and (event.alone or event.own_id is not batch[0].own_id or size > self._batch_bytes):
                 break
             batch.append(waiting.popleft())
             if event.alone:
                 break
-        if not batch:
-            return
+        if batch:
+            self._batches += 1
+            has_id = len(batch) > 1 and not batch[0].own_id
+            self._send_out(lane, _SentBatch(batch, self._batches, batch[0].id if has_id else ""))
+
+    def _send_out(self, lane: _Lane, batch: _SentBatch) -> None:
         corr, now = self._new_corr(), self._now_ms()
-        for event in batch:
+        for event in batch.events:
             if event.sent_ms < 0:
                 event.sent_ms = now
         lane.under_way[corr] = batch
         self._of_corr[corr] = lane
-        first = batch[0]
+        first = batch.events[0]
         if first.expect is not None:
             self._send(expecting_frame(lane.json, corr, first.event, first.expect))
         else:
-            self._send(batch_frame(lane.json, corr, [event.event for event in batch]))
+            self._send(batch_frame(lane.json, corr, [event.event for event in batch.events], batch.id))
+
+    def _put_back(self, lane: _Lane, batch: _SentBatch) -> None:
+        """To be sent again."""
+        if batch.in_doubt:
+            lane.again.append(batch)
+            lane.again.sort(key=_number)
+        else:
+            lane.waiting.extendleft(reversed(batch.events))
 
     # -- answers
 
@@ -201,13 +245,13 @@ class Publishing:
         lane = self._of_corr.pop(corr, None)
         if lane is None:
             return False
-        events = lane.under_way.pop(corr)
+        events = lane.under_way.pop(corr).events
         lane.retries.succeeded()
         self.count -= len(events)
         self.bytes -= sum([len(event.event) for event in events])
         for event, (partition, offset) in zip(events, offsets, strict=True):
             event.placed(partition, offset)
-        if not lane.waiting and not lane.under_way:
+        if not lane.waiting and not lane.under_way and not lane.again:
             self._lanes.pop(lane.topic, None)
         return True
 
@@ -216,12 +260,18 @@ class Publishing:
         lane = self._of_corr.pop(corr, None)
         if lane is None:
             return False
-        events = lane.under_way.pop(corr)
+        batch = lane.under_way.pop(corr)
+        events = batch.events
         if error.code in TRY_AGAIN:
             lane.paused_ms = self._now_ms() + max(lane.retries.failed(), error.retry_after_ms)
-            lane.waiting.extendleft(reversed(events))
+            if not batch.in_doubt:
+                for event in events:
+                    event.sent_ms = -1  # the node said that it did not store it
+                batch.in_doubt = error.code != "rate_limited" and not events[0].own_id  # may a crash bring it back?
+            self._put_back(lane, batch)
+        elif batch.id and batch.in_doubt:
             for event in events:
-                event.sent_ms = -1  # the node said that it did not store it
+                self._decided(event, _uncertain(event, error.message))
         elif len(events) == 1 or error.code in WHOLE_TOPIC:
             for event in events:
                 self._decided(event, NodeRefused(error.message, code=error.code))
@@ -237,8 +287,9 @@ class Publishing:
         corr = next(iter(self._of_corr), None)
         if corr is None:
             return False
-        events = self._of_corr[corr].under_way[corr]
-        if len(events) == 1:
+        batch = self._of_corr[corr].under_way[corr]
+        events = batch.events
+        if len(events) == 1 or (batch.id and batch.in_doubt):
             return self.refused(corr, ErrorFrame("too_large", "the event is larger than the node accepts"))
         lane = self._of_corr.pop(corr)
         del lane.under_way[corr]
@@ -254,9 +305,16 @@ class Publishing:
             event.failed(error)
 
 
-def _uncertain(event: Outgoing) -> Uncertain:
+def _number(batch: _SentBatch) -> int:
+    return batch.number
+
+
+def _uncertain(event: Outgoing, refusal: str = "") -> Uncertain:
+    why = "the node was away for longer than it remembers publish ids"
+    if refusal:
+        why = f"the connection was lost before the node answered, and it refused the second try: {refusal}"
     return Uncertain(
-        "the node was away for longer than it remembers publish ids; this event may or may not be stored",
+        f"{why}; this event may or may not be stored",
         remedy=f"look for the id {event.id} in the topic before publishing it again",
         id=event.id,
     )
@@ -303,9 +361,16 @@ class Awaited(Outgoing):
     __slots__ = ("future", "topic")
 
     def __init__(
-        self, id: str, event: bytes, future: asyncio.Future[Place], topic: str, expect: int | None = None
+        self,
+        id: str,
+        event: bytes,
+        future: asyncio.Future[Place],
+        topic: str,
+        expect: int | None = None,
+        own_id: bool = True,
     ) -> None:
         super().__init__(id, event, expect)
+        self.own_id = own_id
         self.future: asyncio.Future[Place] = future
         self.topic: str = topic
 
@@ -379,7 +444,8 @@ class Counted(Outgoing):
 
     __slots__ = ("_tally",)
 
-    def __init__(self, id: str, event: bytes, tally: PublishCount) -> None:
+    def __init__(self, id: str, event: bytes, tally: PublishCount, own_id: bool) -> None:
+        self.own_id = own_id
         self.id = id  # without `super`: there may be millions of these
         self.event = event
         self.expect: int | None = None

@@ -434,7 +434,7 @@ class Subscription(Generic[T]):
         event.settled = True
         self.settled += 1
         if event.span is not None:
-            event.span.end(reason or "nack")
+            event.span.end(reason or "nack", "nack" if failure is None else failure.type)
         held = self.held.part(event.topic)
         return self._conversation.nack(held, event.partition, event.offset, event.epoch, delay_ms, reason, failure)
 

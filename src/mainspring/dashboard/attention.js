@@ -11,7 +11,7 @@ const KINDS = {
   blocked_runs: ["runs", "run is blocked", "runs are blocked", () => to(["runs"], { state: "blocked" }), ({ name }) => to(["runs", name])],
   waiting_runs: ["runs", "run waits for a program that no node has", "runs wait for programs that no node has", () => to(["runs"], { state: "running" }), ({ name }) => to(["runs", name])],
   dead_letters: ["deadletters", "dead letter", "dead letters", () => to(["deadletters"]), ({ name }) => to(["deadletters", name])],
-  dead_messages: ["kernel", "message reached nobody", "messages reached nobody", () => to(["kernel"]), () => to(["kernel"])],
+  dead_messages: ["kernel", "message reached nobody", "messages reached nobody", () => to(["kernel"], { tab: "dead" }), () => to(["kernel"], { tab: "dead" })],
   refused_outgoing: ["", "event of a transaction was refused", "events of transactions were refused", () => to([]), () => to([])],
   capabilities: ["kernel", "capability gave up", "capabilities gave up", () => to(["kernel"]), () => to(["kernel"])],
   groups: ["groups", "group is behind", "groups are behind", () => to(["groups"]), ({ name, of }) => to(["groups", of, name])],

@@ -55,12 +55,13 @@ def _decode_nothing(text: Any) -> None:
 class Shape:
     """What data must look like. `decode` makes a value from JSON text, `encode` JSON text from a value."""
 
-    __slots__ = ("_check", "_first", "decode", "type")
+    __slots__ = ("_check", "_first", "_schema", "decode", "type")
 
     def __init__(self, type: Any, *, where: str) -> None:
         if type is Blob:
             type = BlobPointer
         self.type: Any = type
+        self._schema: dict[str, Any] | None = None
         try:
             decode = decoder_of(type)
         except (TypeError, NameError) as error:
@@ -100,7 +101,12 @@ class Shape:
         return raw
 
     def json_schema(self) -> dict[str, Any]:
-        """JSON Schema; every object says what is required, every property has a description."""
+        """JSON Schema; every object says what is required, every property has a description. It is made once."""
+        if self._schema is None:
+            self._schema = self._make_schema()
+        return self._schema
+
+    def _make_schema(self) -> dict[str, Any]:
         try:
             schema = schema_of(self.type)
         except TypeError:

@@ -12,6 +12,7 @@ The reasons are in docs/decisions/kernel.md.
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
 from collections import deque
@@ -123,10 +124,13 @@ class Router:
 
 
 def _handler_name(contract: Contract, slot: ActorSlot) -> str:
-    """The function of a contract where it has one with a name, else its capability."""
+    """The function of a contract, and where it is written, where it has one with a name; else its capability."""
     function = contract.function
     name = getattr(function, "__qualname__", "")  # a partial, or an object that can be called, has none
-    return f"{name} of {function.__module__}" if function is not None and name else repr(slot.id)
+    if function is None or not name:
+        return repr(slot.id)
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{name} of {function.__module__}" if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
 
 
 class Deadlines:
@@ -413,7 +417,7 @@ class Exchange:
         if message.kind != "reply":
             counts.failed(message.type)
             if mail.doing is not None:
-                mail.doing.end(message.type)
+                mail.doing.end(*_told_in_spans(message))
             if mail.message.metadata.retry is not None and not mail.unrecorded:
                 if self.try_again(mail, message):
                     return
@@ -602,3 +606,10 @@ def begin_span(recorder: Recorder, mail: Mail) -> OpenSpan:
     kind = "CONSUMER" if mail.origin is None else "SERVER"
     parent = trace_headers(metadata.traceparent, metadata.tracestate)
     return recorder.begin(f"{message.kind} {message.type}", kind, attributes, parent=parent)
+
+
+def _told_in_spans(error: Message) -> tuple[str, str]:
+    """The text of an error and its kind: the kernel's own by their types, a program's by their codes."""
+    data: Any = error.data if isinstance(error.data, dict) else {}
+    kind = error.type if error.type.startswith("Sys.") else str(data.get("code", "_OTHER"))
+    return f"{kind}: {data.get('message', '')}", kind

@@ -110,6 +110,7 @@ class RemoteOrigin:
     """The origin of a request that came from another node: its answer goes to that node's inbox."""
 
     external = True
+    passed_on = True
 
     def __init__(self, remote: RemoteNodes, letter: Letter) -> None:
         self.open: dict[str, Mail] = {}

@@ -101,6 +101,7 @@ __all__ = [
     "StoredEvent",
     "TimedEngine",
     "TransactionalEngine",
+    "Unmarked",
     "add_prepared",
     "change_of",
 ]
@@ -144,10 +145,12 @@ def _check_column(column: Sequence[object], types: frozenset[type]) -> None:
 
 
 class AppendMany(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n"):
-    """Events to be stored behind each other in one partition, as columns: all have one time, none is a second try.
+    """Events to be stored behind each other in one partition, as columns: all have one time.
 
     It does what as many `Append` would do, for a fraction of the work. Only engines with `takes_many = True` get it.
-    Columns have one entry for each event, at least one; `keys` and `headers` are None where no event has any.
+    Columns have one entry for each event, at least one; `keys` and `headers` are None where no event has any. `dedupe`
+    stands for all of them: while it is remembered, nothing is stored and the receipt has the offset of the first event
+    that was. It must not be used for a different number of events.
     """
 
     topic: str
@@ -157,6 +160,8 @@ class AppendMany(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n"
     payloads: list[bytes]
     keys: list[str | None] | None = None
     headers: list[bytes | None] | None = None
+    dedupe: str | None = None
+    dedupe_until: int = 0
 
     def check(self) -> None:
         """Raise TypeError or UnicodeEncodeError for what cannot be stored."""
@@ -176,6 +181,20 @@ class AppendMany(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="n"
         columns = zip(self.ids, self.payloads, self.keys or nothing, self.headers or nothing, strict=True)
         topic, partition, ts = self.topic, self.partition, self.ts
         return [Append(topic, partition, id, ts, payload, key, headers) for id, payload, key, headers in columns]
+
+    def first(self) -> Append:
+        """The first one, with what all of them have."""
+        return Append(
+            self.topic,
+            self.partition,
+            self.ids[0],
+            self.ts,
+            self.payloads[0],
+            self.keys[0] if self.keys else None,
+            self.headers[0] if self.headers else None,
+            self.dedupe,
+            self.dedupe_until,
+        )
 
 
 class Put(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="p"):
@@ -206,6 +225,17 @@ class Guard(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="g"):
     version: int
 
 
+class Unmarked(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="u"):
+    """Refuse the batch (`seen_before`) while this `dedupe` is remembered at `ts`; `actual` is then its event's offset.
+
+    Only engines with `takes_many = True` get it.
+    """
+
+    topic: str
+    dedupe: str
+    ts: int
+
+
 class Remove(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="r"):
     """Remove events: all below `below`, and exactly `offsets` (compaction). Their offsets are never given again.
 
@@ -219,7 +249,7 @@ class Remove(msgspec.Struct, frozen=True, gc=False, array_like=True, tag="r"):
     offsets: tuple[int, ...] = ()
 
 
-Operation = Append | AppendMany | Put | Delete | Guard | Remove
+Operation = Append | AppendMany | Put | Delete | Guard | Remove | Unmarked
 
 
 class Batch(msgspec.Struct):
@@ -263,7 +293,8 @@ class Receipt(msgspec.Struct, frozen=True, gc=False):
 
     `offsets` has one entry per `Append`, in order: (partition, offset, duplicate). A duplicate is an event whose
     `dedupe` was seen before; partition and offset are the first one's and nothing was stored. An `AppendMany` has one
-    entry, too, with the offset of its first event; the others follow. `versions` has one entry per `Put`, in order.
+    entry, too, with the offset of its first event; the others follow, also where it is a duplicate. `versions` has one
+    entry per `Put`, in order.
     """
 
     offsets: tuple[tuple[int, int, bool], ...] = ()
@@ -859,6 +890,10 @@ def version_conflict(space: str, key: str, expect: int, actual: int) -> Refused:
     )
 
 
+def seen_before(unmarked: Unmarked, offset: int) -> Refused:
+    return Refused(f"{unmarked.dedupe!r} was stored before, at offset {offset}", code="seen_before", actual=offset)
+
+
 def bad_text() -> Refused:
     return Refused("a text holds a lone surrogate", remedy="send well-formed Unicode", code="bad_text")
 
@@ -895,14 +930,16 @@ Place = tuple[str, str]  # (space, key) of a record, or (topic, dedupe) of a mar
 def lookups_for(batches: Iterable[Batch], *, of_marks: bool = True) -> tuple[dict[Place, None], dict[Place, None]]:
     """What must be known before the batches can be decided: records whose version matters, and marks that may exist.
 
-    Texts that no engine can hold are left out; deciding refuses them.
+    Texts that no engine can hold are left out; deciding refuses them. Without `of_marks`, only those of `Unmarked`.
     """
     versions: dict[Place, None] = {}
     marks: dict[Place, None] = {}
     for batch in batches:
         for operation in batch.operations:
-            if type(operation) is Append:
-                if of_marks and operation.dedupe is not None and are_well_formed(operation.topic, operation.dedupe):
+            if type(operation) is Append or type(operation) is AppendMany or type(operation) is Unmarked:
+                if not of_marks and type(operation) is not Unmarked:
+                    continue
+                if operation.dedupe is not None and are_well_formed(operation.topic, operation.dedupe):
                     marks[operation.topic, operation.dedupe] = None
             elif isinstance(operation, Guard | Put | Delete):
                 matters = isinstance(operation, Guard) or operation.expect != ANY_VERSION
@@ -928,8 +965,15 @@ class BatchPlanner:
     def _append_many(self, events: AppendMany) -> tuple[int, int, bool]:
         """Give them offsets that follow each other: what a receipt says of the first. Raises `Refused`."""
         events.check()
-        first, *_ = [self._append(event) for event in events.each()]
+        first = self._append(events.first())
+        if not first[2]:
+            for event in events.each()[1:]:
+                self._append(event)
         return first
+
+    def _unmarked(self, unmarked: Unmarked) -> None:
+        """Raises `Refused`, as `seen_before` makes it."""
+        raise NotImplementedError
 
     def _remove(self, remove: Remove) -> None:
         raise NotImplementedError
@@ -961,6 +1005,8 @@ class BatchPlanner:
                     self._check_version(operation.space, operation.key, operation.version)
                 elif type(operation) is Remove:
                     self._remove(operation)
+                elif type(operation) is Unmarked:
+                    self._unmarked(operation)
                 else:
                     raise Refused(f"{type(operation).__name__} is not an operation of the log", code="bad_operation")
         except (Refused, UnicodeEncodeError, TypeError, AttributeError) as error:

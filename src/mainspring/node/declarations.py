@@ -280,3 +280,6 @@ async def _register(bus: Bus, declared: DeclaredSchema) -> int:
                 raise
             tries += 1
             await asyncio.sleep(_AGAIN_S)
+        except MainspringError as error:
+            error.message = f"{declared.place}: the schema of {declared.topic!r} cannot be registered: {error.message}"
+            raise

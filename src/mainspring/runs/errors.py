@@ -123,9 +123,13 @@ class UnknownQuestion(RunError):
 
 
 class NotExecuted(RunError):
-    """The run is over, blocked, waits for its program, or is executed by another node: it cannot be asked here."""
+    """The run is over, blocked, waits for its program, or is executed by another `node`: it cannot be asked here."""
 
     code = "not_executed"
+
+    def __init__(self, message: str, *, remedy: str = "", node: str = "") -> None:
+        super().__init__(message, remedy=remedy)
+        self.node = node
 
 
 class FailedByHand(RunError):

@@ -28,7 +28,7 @@ import math
 import random as random_module
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 from mainspring.cluster import Alone, Cluster
 from mainspring.durations import Duration
@@ -62,6 +62,7 @@ _GLANCE_S: Final = 0.001  # how often `settle` looks whether a thread is done
 DEFAULT_MAX_TICKS = 10_000  # run_until_idle gives up after so many: a run that never rests is a bug in the test
 
 
+E = TypeVar("E", bound=Effect[Any])
 _KIND: Final = {True: "durable", False: "memory"}
 
 
@@ -153,8 +154,8 @@ class Runtime:
 
     def handle(
         self,
-        effect: type[Effect[Any]],
-        handler: Handler,
+        effect: type[E],
+        handler: Callable[[E, EffectContext], Any] | Callable[[E], Any],
         *,
         strict: bool = False,
         in_thread: bool = False,
@@ -166,7 +167,7 @@ class Runtime:
         give_up_on: Errors = (),
         around: Around | None = None,
     ) -> None:
-        """Answer this effect class with `handler(effect, ctx)`, a function or a coroutine; replaces the one before.
+        """Answer this effect with `handler(effect, ctx)` or `handler(effect)`, plain or async; the last one counts.
 
         `strict` demands resume, tail or end. One that raises is asked again, up to `max_attempts` times, after
         `backoff`, which doubles up to `max_backoff`; then the effect fails. `timeout` is for one attempt. Only errors

@@ -14,8 +14,9 @@ import inspect
 import types
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Never, NoReturn
 
+from mainspring.data_types import USABLE, decoder_of
 from mainspring.loop import HandlerThreads, runs_in_thread
 from mainspring.runs.effects import Effect, EffectMeta
 from mainspring.runs.errors import RunError
@@ -93,7 +94,9 @@ def step_of(
     if found is None:
         if name == "<lambda>":
             raise RunError("a step needs a name, and a lambda has none", remedy="give it one: name=...")
-        hints = {each: usable(hint) for each, hint in type_hints_of(inner).items()}
+        declared = type_hints_of(inner)
+        _check_result(name, inner, declared.get("return", Any))
+        hints = {each: usable(hint) for each, hint in declared.items()}
         namespace = {
             "__module__": getattr(inner, "__module__", __name__),
             "__doc__": f"The step {name}.",
@@ -102,6 +105,18 @@ def step_of(
         }
         found = _classes[key] = EffectMeta(name, (Step,), namespace)
     return found(function, args, kwargs, attempts, _signature(function).bind(*args, **kwargs).arguments)
+
+
+def _check_result(name: str, function: Callable[..., Any], hint: Any) -> None:
+    """Refuse a step whose result could not be stored, before it is executed: afterwards would be too late."""
+    if hint in (NoReturn, Never):
+        return
+    try:
+        decoder_of(hint)
+    except TypeError as error:
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        place = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
+        raise RunError(f"the step {name}{place}: the result has an unusable type: {error}", remedy=USABLE) from None
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:

@@ -242,12 +242,8 @@ class AttentionDesk:
 
     def _disk(self, bus: Bus) -> tuple[int, list[Example]]:
         """A disk that fills is one thing; the examples are what takes the most."""
-        disk = bus.disk.state
-        if disk is None or disk.state == "ok":
-            return 0, []
-        left = f"{disk.free / 1e6:,.0f} MB left" + (", publishes are refused" if disk.state == "full" else "")
-        largest = [Example(each.topic, text=f"takes {each.bytes / 1e6:,.0f} MB") for each in disk.largest if each.topic]
-        return 1, [Example("disk", text=left), *largest]
+        examples = [Example(name, text=text) for name, text in bus.disk.shortage()]
+        return min(1, len(examples)), examples
 
     # -- the kernel
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, Generic, Never, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -269,13 +269,24 @@ class Task(Generic[P, R]):
         self.hints: Mapping[str, Any] = hints
         self.in_thread: bool = runs_in_thread(function)
         self.called: Callable[..., Any] = function  # with its dependencies, once a worker has begun
-        self.decode_result: Callable[[Any], Any] = _result_decoder(hints.get("return", Any))
+        self.decode_result: Callable[[Any], Any] = self._result_decoder(hints.get("return", Any))
         self.leave_out(others)
         if registry.encoding is not None:
             self.decode_result = registry.encoding.decoder(self.decode_result)
         self._without_options: EnqueueOptions[P, R] = EnqueueOptions(self, {})
         self.__doc__ = function.__doc__
         self.__name__ = name
+
+    def _result_decoder(self, hint: Any) -> Callable[[Any], Any]:
+        if not self.keep_result or hint in (NoReturn, Never):
+            return _decode_any
+        try:
+            return decoder_of(hint)
+        except TypeError as error:
+            raise BadTask(
+                f"task {self.name!r}: a result of type {hint!r} cannot be stored: {error}",
+                remedy=f"{USABLE}, or give keep_result=False",
+            ) from None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -479,13 +490,6 @@ class EnqueueOptions(Generic[P, R]):
         if "ttl" in options:
             headers[EXPIRES] = str(wall_ms() + duration_ms(options["ttl"]))
         return headers
-
-
-def _result_decoder(hint: Any) -> Callable[[Any], Any]:
-    try:
-        return decoder_of(hint)
-    except TypeError:  # a type of the program's own: whoever waits gets what JSON says
-        return _decode_any
 
 
 def starts_per_second(rate: str | None) -> float | None:

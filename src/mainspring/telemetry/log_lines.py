@@ -3,7 +3,8 @@
 Every line that is logged while a message is handled, by the program or by a library it calls, carries the message's id
 and correlation; the program passes nothing along. Where a trace is recorded, JSON lines carry its ids, too. Lines are
 readable text or JSON objects, and go to standard error. What others sent may stand in a line, so in text, too, control
-characters are written as escapes, and what a message or an error has behind a line feed is indented.
+characters are written as escapes, and what a message or an error has behind a line feed is indented; and a token that
+stands in it, because it was sent in a wrong place, is left out.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
-from mainspring.errors import BootError, plain_lines
+from mainspring.errors import BootError, plain_lines, without_tokens
 from mainspring.settings import Settings
 from mainspring.telemetry.causation import handling
 from mainspring.telemetry.spans import tracing
@@ -51,7 +52,7 @@ class JsonLines(logging.Formatter):
             entry["exception"] = self.formatException(record.exc_info)
         if record.stack_info:
             entry["stack"] = record.stack_info
-        return json.dumps(entry, default=str)
+        return without_tokens(json.dumps(entry, default=str))
 
 
 class TextLines(logging.Formatter):
@@ -68,7 +69,7 @@ class TextLines(logging.Formatter):
         return f"{line} [{ident}]" if correlation is None else f"{line} [{ident} of {correlation}]"
 
     def format(self, record: logging.LogRecord) -> str:
-        return plain_lines(super().format(record))
+        return without_tokens(plain_lines(super().format(record)))
 
 
 def configure_logging(settings: Settings) -> None:

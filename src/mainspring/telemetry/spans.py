@@ -118,6 +118,8 @@ _NAMES: Final = {
     "group": "messaging.consumer.group.name",
     "partition": "messaging.destination.partition.id",
     "count": "messaging.batch.message_count",
+    "address": "server.address",
+    "port": "server.port",
     "key": "messaging.mainspring.message.key",
     "offset": "messaging.mainspring.offset",
     "attempt": "messaging.mainspring.attempt",
@@ -250,8 +252,8 @@ class OpenSpan:
         """Set an attribute that was not known at the beginning."""
         self._span.set_attribute(name, value)
 
-    def end(self, error: BaseException | str | None = None) -> None:
-        """The work is done, or failed with `error`."""
+    def end(self, error: BaseException | str | None = None, kind: str = "") -> None:
+        """The work is done, or failed with `error`. `kind` says what kind of error a text is: one of a few words."""
         if self._ended:
             return
         self._ended = True
@@ -259,8 +261,9 @@ class OpenSpan:
             trace = self._recorder._trace
             if isinstance(error, BaseException):
                 self._span.record_exception(error)
+                kind = kind or type(error).__qualname__
             text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-            self._span.set_attribute("error.type", error if isinstance(error, str) else type(error).__qualname__)
+            self._span.set_attribute("error.type", kind or error)
             self._span.set_status(trace.Status(trace.StatusCode.ERROR, text))
         self._span.end()
 

@@ -17,6 +17,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from mainspring.log import (
@@ -39,6 +40,7 @@ from mainspring.log import (
     Refused,
     Remove,
     StoredEvent,
+    Unmarked,
 )
 
 MakeEngine = Callable[[], Engine]
@@ -189,6 +191,24 @@ class _Columns:
             await log.commit(Batch([AppendMany("new", 0, 7, ["a"], [b"1"]), Guard("s", "k", 3)]))
         assert (await log.commit(Batch([many]))).offsets == ((0, 2, False),)
         assert await log.topics() == ["t"]
+
+    async def test_what_they_are_remembered_by_stands_for_all_of_them(self, log: Log) -> None:
+        if not log.takes_many:
+            return
+        many = AppendMany("t", 0, 100, ["a", "b"], [b"1", b"2"], dedupe="x", dedupe_until=200)
+        with pytest.raises(Refused):
+            await log.commit(Batch([many, Guard("s", "k", 3)]))  # what is not stored is not remembered
+        await log.commit(Batch([Unmarked("t", "x", 100), event(1)]))
+        results = await asyncio.gather(*(log.commit(Batch([each, event(n)])) for n, each in ((2, many), (3, many))))
+        assert [each.offsets for each in results] == [((0, 2, False), (0, 4, False)), ((0, 2, True), (0, 5, False))]
+        with pytest.raises(Refused) as refused:
+            await log.commit(Batch([event(4), Unmarked("t", "x", 200)]))
+        assert (refused.value.code, refused.value.actual) == ("seen_before", 2)
+        await log.commit(Batch([Unmarked("t", "x", 201), Unmarked("other", "x", 100), event(5)]))
+        assert [mark async for mark in log.marks()] == [Mark("t", "x", 0, 2, 200)]
+        later = msgspec.structs.replace(many, ts=201, dedupe_until=301)
+        assert (await log.commit(Batch([later]))).offsets == ((0, 7, False),)
+        assert [e.id for e in await log.read("t", 0, 1, 10)] == ["id-1", "a", "b", "id-2", "id-3", "id-5", "a", "b"]
 
 
 class _Removal:

@@ -151,7 +151,7 @@ const stories = {
     const ended = await next.catch((error) => error.code);
     bus.reconnect();
     bus.subscribe("t", { group: "passing" });
-    await sleep(50);
+    while (asked.length < 5) await sleep(10);
     await bus.close();
     return { asked, refused, ended };
   },

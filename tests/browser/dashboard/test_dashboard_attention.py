@@ -87,6 +87,7 @@ def test_what_quotas_refused_and_a_disk_that_fills_are_on_the_first_page(tmp_pat
         statuses = [call(url, f"/topics/t{number}/events", {"payload": 1})[0] for number in range(3)]
         assert statuses == [201, 429, 429]
         page.see("Refused by quotas: topics 2.")
+        expect(need(page, "disk")).to_contain_text(re.compile(r"\d [KMGT]B left"))
         expect(need(page, "disk").get_by_role("link", name="disk", exact=True)).to_have_attribute("href", "#/topics")
 
 
@@ -130,6 +131,31 @@ def test_failures_come_first_and_go_when_they_are_dealt_with(failing: FailingSho
     page.see("Nothing needs you")
     for view in ("", "runs", "kernel", "deadletters"):
         expect(badge(page, view)).to_have_text("")
+
+
+def test_dead_messages_are_seen_sent_again_and_dropped(failing: FailingShop, dashboard: Opener) -> None:
+    page = dashboard(failing.url)
+    for parcel in ("small", "large"):
+        message = {"kind": "event", "type": "Parcel.Sent", "data": {"parcel": parcel}}
+        message["metadata"] = {"id": parcel, "timestamp": 0}
+        sent(failing.url, "Timer.Schedule", {"delay": 0, "message": message})
+    expect(need(page, "dead_messages")).to_contain_text("2 messages reached nobody")
+    need(page, "dead_messages").get_by_role("link", name="2 messages").click()
+    expect(page.rows("Dead messages").filter(has_text="the post does not answer")).to_have_count(2)
+    page.row("Dead messages", "small").click()
+    detail = page.page.locator(".detail")
+    expect(detail).to_contain_text("reached nobody")
+    expect(detail.get_by_label("Traceback")).to_contain_text("failing_shop.py")
+    page.button("Drop this one…").click()
+    page.page.get_by_role("dialog").get_by_role("button", name="Drop").click()
+    page.toast("1 message dropped.")
+    expect(page.rows("Dead messages").filter(has_text="the post does not answer")).to_have_count(1)
+    failing.mend()
+    page.button("Redrive all…").click()
+    page.page.get_by_role("dialog").get_by_role("button", name="Redrive").click()
+    page.toast("1 message sent again.")
+    page.see("No dead messages")
+    expect(badge(page, "kernel")).to_have_text("")
 
 
 def test_a_group_that_is_behind_is_told_with_its_lag_over_time(failing: FailingShop, dashboard: Opener) -> None:

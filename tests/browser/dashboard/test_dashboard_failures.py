@@ -32,12 +32,15 @@ def until(url: str, type: str, data: Any, holds: Any) -> Any:
         time.sleep(0.05)  # another process decides
 
 
-def count(url: str, **which: Any) -> dict[str, int]:
-    _, reply = call(url, "/messages", {"kind": "query", "type": "Run.Count", "data": which})
+def by_state(counted: Any) -> dict[str, int]:
     found: dict[str, int] = {}
-    for each in reply["data"]["counts"]:
+    for each in counted["counts"]:
         found[each["state"]] = found.get(each["state"], 0) + each["count"]
     return found
+
+
+def all_wait(data: Any) -> bool:
+    return all("waitsUntil" in run for run in data["runs"])
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +62,7 @@ def trouble(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         start(url, "board", "board-1")
         until(url, "Run.Count", {"state": "failed"}, lambda data: sum(each["count"] for each in data["counts"]) == 3)
         until(url, "Run.List", {"prefix": "board-1~"}, lambda data: len(data["runs"]) == 2)
+        until(url, "Run.List", {"ids": [f"order-{n}" for n in (3, 4, 5)]}, all_wait)
         until(url, "Bus.DeadLetters", {"topic": "orders"}, lambda data: data.get("letters"))
         yield url
 
@@ -165,7 +169,7 @@ def test_marked_runs_are_changed_together(trouble: str, dashboard: Opener) -> No
     page.page.get_by_role("dialog").get_by_label("Reason").fill("closed")
     page.page.get_by_role("dialog").get_by_role("button", name="Cancel 2 runs").click()
     page.toast("2 runs cancelled.")
-    assert count(trouble, prefix="mark-") == {"cancelled": 2, "running": 2}
+    until(trouble, "Run.Count", {"prefix": "mark-"}, lambda data: by_state(data) == {"cancelled": 2, "running": 2})
 
 
 def test_all_that_fit_a_filter_are_changed_with_progress(trouble: str, dashboard: Opener) -> None:
@@ -173,17 +177,19 @@ def test_all_that_fit_a_filter_are_changed_with_progress(trouble: str, dashboard
         start(trouble, "approval", f"bulk-{n:02}", "ada")
     page = dashboard(trouble, "runs?prefix=bulk-&state=running")
     page.see("60 runs, 50 of them here, newest first.")
-    told: list[str] = []
-    page.page.expose_function("tell", lambda text: told.append(text))
     page.page.evaluate(
-        "new MutationObserver(() => tell(document.querySelector('.bulk').innerText))"
-        ".observe(document.querySelector('.bulk'), {subtree: true, childList: true, characterData: true})"
+        """() => {
+            const bulk = document.querySelector(".bulk");
+            window.told = [];
+            const observer = new MutationObserver(() => window.told.push(bulk.innerText));
+            observer.observe(bulk, {subtree: true, childList: true, characterData: true});
+        }"""
     )
     page.button("Signal all 60…").click()
     page.page.get_by_role("dialog").get_by_label("Name").fill("approved")
     page.page.get_by_role("dialog").get_by_role("button", name="Signal 60 runs").click()
     page.toast("60 runs signalled.")
-    assert any("50 of 60 signalled" in text for text in told)
+    assert page.page.evaluate("() => window.told.some((text) => text.includes('50 of 60 signalled'))")
     done = {"prefix": "bulk-", "state": "done"}
     until(trouble, "Run.Count", done, lambda data: [each["count"] for each in data["counts"]] == [60])
 
@@ -195,6 +201,7 @@ def test_all_partitions_of_a_topic_are_one_list_by_time(trouble: str, dashboard:
     page = dashboard(trouble, "events?topic=stock", **ZONE)
     page.see("30 events of stock in all 3 partitions, newest first.")
     page.row("Events", '{"n":29}').wait_for()
+    expect(page.page.locator(".gr.missing:not([hidden])")).to_have_count(0)
     times = page.rows("Events").locator("time").evaluate_all("all => all.map((each) => each.dateTime)")
     assert len(times) > 10
     assert times == sorted(times, reverse=True)
@@ -203,8 +210,7 @@ def test_all_partitions_of_a_topic_are_one_list_by_time(trouble: str, dashboard:
     page.button("Go").click()
     page.see('11 events with “"n": 1” in stock, all 3 partitions.')
     page.row("Events", '{"n":17}').click()
-    address = page.page.evaluate("location.hash")
-    assert re.search(r"at=\d%3A\d+", address)
+    expect(page.page).to_have_url(re.compile(r"at=\d%3A\d+"))
 
 
 def test_a_view_that_is_left_while_it_reads_asks_no_more(trouble: str, dashboard: Opener) -> None:

@@ -9,7 +9,7 @@ from tests.support.dashboard_site import Dashboard, Opener, sent
 from tests.support.shop_day import Shop, aside
 
 VIEWS = ("", "nodes", "topics", "topics/orders", "events?topic=orders", "groups/orders/packing", "deadletters/payments")
-MORE_VIEWS = ("kernel", "kernel?tab=ask", "timers", "trace", "runs/checkout-0003", "beats/1")
+MORE_VIEWS = ("kernel", "kernel?tab=dead", "kernel?tab=ask", "timers", "trace", "runs/checkout-0003", "beats/1")
 PHONE = {"viewport": {"width": 390, "height": 844}, "has_touch": True, "is_mobile": True, "device_scale_factor": 2}
 
 
@@ -111,13 +111,14 @@ def test_closing_a_detail_leads_back_to_the_list_where_it_was(shop: str, dashboa
 def test_a_row_that_is_not_here_yet_opens_when_it_comes(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop, "topics")
     held: list[Route] = []
-    page.page.route("**/topics/orders/events?*", lambda route: held.append(route))
+    is_open = False
+    page.page.route("**/topics/orders/events?*", lambda route: route.continue_() if is_open else held.append(route))
     page.open("events?topic=orders")
     page.rows("Events").nth(1).click()
     expect(page.page.locator(".detail")).to_have_count(0)
+    is_open = True
     for route in held:
         route.continue_()
-    page.page.unroute("**/topics/orders/events?*")
     page.page.locator(".detail h2").get_by_text("Event").wait_for()
 
 
@@ -134,8 +135,7 @@ def test_whoever_has_the_focus_keeps_it_while_numbers_change(shop: str, dashboar
 def test_everything_that_takes_input_has_a_name(shop: str, dashboard: Opener) -> None:
     page = dashboard(shop)
     for view in (*VIEWS, *MORE_VIEWS):
-        page.open(view)
-        page.page.wait_for_timeout(150)
+        page.open(view).settle()
         nameless = page.page.evaluate(
             """() => [...document.querySelectorAll("input, select, textarea, button, a, canvas, [role]")]
                 .filter((each) => !["row", "rowgroup", "gridcell", "columnheader", "status"].includes(each.role))
@@ -174,8 +174,7 @@ def test_the_page_follows_the_system_and_the_button_wins(shop: str, dashboard: O
 def test_on_a_phone_nothing_is_wider_than_the_screen(shop: str, dashboard: Opener, views: tuple[str, ...]) -> None:
     page = dashboard(shop, **PHONE)
     for view in views:
-        page.open(view)
-        page.page.wait_for_timeout(300)
+        page.open(view).settle()
         wide = page.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, (view, wide)
 
@@ -200,8 +199,7 @@ def test_on_a_phone_the_longest_names_break(shop: str, dashboard: Opener) -> Non
         f"deadletters/{name}",
         f"runs/{name[:120]}",
     ):
-        page.open(view)
-        page.page.wait_for_timeout(300)
+        page.open(view).settle()
         wide = page.page.evaluate("document.documentElement.scrollWidth")
         assert wide <= 390, (view, wide)
 

@@ -41,7 +41,7 @@ def test_a_killed_node_is_told_of_and_its_return_too(node: Serving, dashboard: O
     page.tolerated = (*AWAY, "/groups/ticker/dashboard.")  # a follower that the killed node had not written down
     page.button("Follow").click()
     page.row("Events", '{"n":1}').wait_for()
-    assert "follow=1" in page.page.url
+    expect(page.page).to_have_url(re.compile("follow=1"))
     notice = page.page.locator("#notice")
     node.kill()
     expect(notice).to_contain_text("The node does not answer. What you see is from")

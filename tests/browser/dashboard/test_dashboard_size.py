@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.support.dashboard_site import Opener, serving, url_of
 from tests.support.shop_day import Shop, aside
@@ -78,6 +78,9 @@ def test_one_event_among_a_hundred_thousand_is_found(large: str, dashboard: Open
 def test_the_page_answers_keys_while_it_searches(large: str, dashboard: Opener) -> None:
     page = dashboard(large, "events?topic=readings")
     page.see("100,000 events of readings")
+    held: list[Route] = []
+    is_open = False
+    page.page.route("**/events?*offset=1&*", lambda route: route.continue_() if is_open else held.append(route))
     page.page.get_by_label("Search").fill("nothing like this")
     page.page.keyboard.press("Enter")
     page.see("read…")
@@ -85,4 +88,7 @@ def test_the_page_answers_keys_while_it_searches(large: str, dashboard: Opener) 
     page.page.keyboard.press("?")
     page.page.get_by_role("dialog", name="Keyboard").wait_for()
     page.page.keyboard.press("Escape")
+    is_open = True
+    for route in held:
+        route.continue_()
     page.see("All 100,000 read.")

@@ -63,7 +63,7 @@ def test_a_call_that_failed_is_found_understood_retried_and_another_discarded(
     page = dashboard(url, "tasks")
     row = page.row("Tasks", "shop.mail")
     expect(row).to_contain_text("2")
-    row.get_by_role("link", name="2").click()
+    row.get_by_role("link", name="2", exact=True).click()
     expect(page.rows("Calls")).to_have_count(2)
     page.row("Calls", "no way to ada").click()
     detail = page.page.locator(".detail")

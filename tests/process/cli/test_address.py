@@ -196,6 +196,7 @@ def test_beats_are_signalled_and_read_at_an_address(node: Serving, elsewhere: Pa
     at = ("--url", url_of(node))
     assert mainspring("beats", "signal", "/sig/a", *at).stdout.startswith("beat ")
     assert mainspring("beats", "read", "/never", *at).stdout == "null\n"
+    assert json.loads(mainspring("beats", "read", "/never", "--json", *at).stdout) == {"value": None}
     assert "paused" in mainspring("beats", "pause", *at).stdout
     assert "running" in mainspring("beats", "resume", *at).stdout
     first, second = mainspring("beats", "read", "/x", "--line", "other", *at, code=1).stderr.splitlines()

@@ -14,7 +14,7 @@ from typing import IO
 import pytest
 
 from tests.support.in_process import mainspring
-from tests.support.serving import PATIENCE_S, clean_environment
+from tests.support.serving import PATIENCE_S, Serving, clean_environment, serving
 
 REASON = "there is no module 'nothing'"
 
@@ -126,3 +126,38 @@ def test_a_reader_that_has_seen_enough_is_a_success(tmp_path: Path) -> None:
     assert exporting.stderr is not None
     exporting.stdout.close()
     assert (exporting.wait(PATIENCE_S), exporting.stderr.read()) == (0, b"")
+
+
+def answered(node: Serving, typed: str, *arguments: str) -> tuple[int, str, str]:
+    """A command typed at a terminal, with its output in a pipe, and the answer to its question."""
+    screen, terminal = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mainspring", *arguments, "--url", f"http://127.0.0.1:{node.port}"],
+            stdin=terminal,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=clean_environment(),
+        )
+        os.close(terminal)
+        os.write(screen, f"{typed}\n".encode())
+        said, asked = process.communicate(timeout=PATIENCE_S)
+    finally:
+        os.close(screen)
+    return process.returncode, said.strip(), asked
+
+
+def test_a_person_is_asked_before_something_is_gone_also_where_the_output_is_piped(tmp_path: Path) -> None:
+    with serving(tmp_path) as node:
+        for name in ("scrap", "waste"):
+            mainspring("topics", "create", name, "--url", f"http://127.0.0.1:{node.port}")
+        code, said, asked = answered(node, "scrp", "topics", "delete", "scrap")
+        assert (code, said) == (1, "")
+        assert "Type its name to go on" in asked
+        code, said, asked = answered(node, "scrap", "topics", "delete", "scrap", "--json")
+        assert (code, json.loads(said)) == (0, {"topic": "scrap", "deleted": True})
+        code, said, _ = answered(node, "n", "runs", "forget", "--state", "failed")
+        assert (code, said) == (1, "")
+        code, said, asked = answered(node, "", "topics", "delete", "waste", "-y")
+        assert (code, "Type its name" in asked) == (0, False)

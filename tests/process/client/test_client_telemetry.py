@@ -109,7 +109,19 @@ async def test_a_handler_runs_within_its_events_span_and_a_failure_marks_it(node
     failed, fine = recorder.named(f"process {name}")
     assert current == [failed.get_span_context().span_id, fine.get_span_context().span_id]
     assert failed.status.status_code is trace.StatusCode.ERROR
+    assert failed.options["attributes"]["error.type"] == "ValueError"
     assert fine.status is None
+
+
+async def test_a_refusal_is_one_kind_of_error_whatever_its_reason(node: Node, name: str) -> None:
+    recorder = Recorder()
+    async with connect(node.url, tracer_provider=recorder) as bus:
+        await bus.publish(name, 1)
+        async with bus.subscribe(name, group="g") as events:
+            await (await events.get(60)).nack(reason="card 4711 has expired")
+    (refused,) = recorder.named(f"process {name}")
+    assert refused.options["attributes"]["error.type"] == "nack"
+    assert refused.status.description == "card 4711 has expired"
 
 
 async def test_without_an_sdk_nothing_is_added(node: Node, name: str) -> None:
@@ -126,4 +138,4 @@ def test_without_the_api_there_is_no_telemetry(monkeypatch: pytest.MonkeyPatch) 
     import sys
 
     monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    assert find_telemetry() is None
+    assert find_telemetry(None, lambda: ("", 0)) is None

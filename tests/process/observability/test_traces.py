@@ -118,7 +118,11 @@ async def test_http_requests_go_on_in_the_trace_they_bring(running: Running, spa
     assert spans.parent_of("command Order.Place") == PARENT
     assert spans.parent_of("publish notes") == PARENT
     _, text = await running.get("/topics/notes/events/0/1")
-    assert json.loads(text)["headers"]["traceparent"].startswith(f"00-{TRACE}-")
+    stored = json.loads(text)
+    assert stored["headers"]["traceparent"].startswith(f"00-{TRACE}-")
+    published = spans["publish notes"].attributes or {}
+    assert published["messaging.message.id"] == stored["id"], "an id that the node has made, too"
+    assert published["messaging.destination.partition.id"] == "0"
 
 
 async def test_ndjson_messages_go_on_in_the_trace_of_their_metadata(running: Running, spans: Spans) -> None:
@@ -169,7 +173,13 @@ async def test_the_client_and_the_node_make_one_trace(
         assert handled.parent is not None
         assert handled.parent.span_id == asked.context.span_id
     assert asked.attributes["error.type"] == "Fail"
-    assert handled.attributes["error.type"] == "Order.Place"
+    assert handled.attributes["error.type"] == "422"
+    assert handled.status.description == "422: an order costs something"
+    port = int(running.address.rpartition(":")[2])
+    (publishing,) = (each for each in spans.all() if each.name == "publish orders")
+    for span in (asked, publishing, batch):
+        assert (span.attributes["server.address"], span.attributes["server.port"]) == ("127.0.0.1", port)
+    assert "server.address" not in handled.attributes
 
 
 async def test_the_context_of_the_caller_goes_with_everything_it_sends(

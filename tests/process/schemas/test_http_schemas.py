@@ -176,6 +176,8 @@ async def test_a_program_whose_schema_breaks_the_promise_does_not_boot(tmp_path:
             pass
     assert refused.value.code == "schema_incompatible"
     assert "/sku" in refused.value.message
+    line = test_a_program_whose_schema_breaks_the_promise_does_not_boot.__code__.co_firstlineno + 7
+    assert f"{__file__}:{line}: the schema of 'orders' cannot be registered" in refused.value.message
 
 
 # -- AsyncAPI: the structure the specification asks for

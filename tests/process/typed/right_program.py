@@ -44,6 +44,7 @@ from mainspring.beats import RETRY, Stage
 from mainspring.client import Event as Received
 from mainspring.client import NodeRefused, Place, StoredEvent, Subscription
 from mainspring.client.sync_client import SyncEvent
+from mainspring.runs import Runtime
 from mainspring.tasks import BlockingTaskHandle, TaskHandle
 from mainspring.testing import simulate
 
@@ -252,6 +253,12 @@ def finish(app: App) -> None: ...
 
 
 async def print_received(event: Received[Order]) -> None: ...
+
+
+def by_hand() -> None:
+    runtime = Runtime()
+    runtime.handle(Charge, lambda effect, ctx: resume(f"{effect.cents} of {ctx.run_id}"))
+    runtime.handle(Charge, lambda effect: effect.cents, max_attempts=3)
 
 
 async def over_the_wire() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.processes import ServedNode, Site, eventually, site
+from tests.support.processes import SERVERS, ServedNode, Site, eventually, site
 
 pytestmark = pytest.mark.servers
 
@@ -73,7 +73,7 @@ def send(node: ServedNode, type: str, data: Any, id: str) -> None:
     threading.Thread(target=node.ask, args=("POST", "/messages", message), daemon=True).start()
 
 
-@pytest.mark.parametrize("kind", ["nats", "postgres"])
+@pytest.mark.parametrize("kind", sorted(SERVERS))
 def test_a_node_that_was_stopped_begins_with_nothing_that_others_have_done(tmp_path: Path, kind: str) -> None:
     events = [f"order-{n}" for n in range(4)]
     with site(tmp_path, kind) as place:

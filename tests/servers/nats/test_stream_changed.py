@@ -43,10 +43,17 @@ async def test_a_purged_stream_is_mended_by_a_running_node_so_that_a_new_one_can
     for n in range(5):
         await one.publish(f"e{n}")
     await api(one, "STREAM.PURGE", {"seq": 4})
+    found = await inspect_log(server.url(name), one.engine.replica.path.parent)
+    assert found.durability is not None
+    assert not found.durability.durable
+    assert "somebody removed messages" in found.durability.statement
     with caplog.at_level(logging.ERROR):
         await one.engine.durability()
     assert "somebody removed messages" in caplog.text
     await until(lambda: one.engine.replica.state.snapshot is not None)
+    found = await inspect_log(server.url(name), one.engine.replica.path.parent)
+    assert found.durability is not None
+    assert "somebody removed messages" not in found.durability.statement
     two = await node(server.url(name), "b")
     await one.publish("e5")
     await until_equal(one, two)

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mainspring.errors import MainspringError
-from mainspring.log import FormatError, LogUnavailable
+from mainspring.log import FormatError, LogUnavailable, SqliteEngine
 from mainspring.log.engines.history import OtherHistory
 from tests.support.fixtures.nats import Node, OpenNode, everything, until, until_equal
-from tests.support.nats_server import NatsServer
+from tests.support.nats_history import leader_of
+from tests.support.nats_server import NatsCluster, NatsServer
 
 
 def copy_of(server: NatsServer) -> Path:
@@ -76,6 +78,61 @@ async def test_a_node_that_has_seen_what_the_server_lost_stops_and_its_log_is_ke
     assert await everything(again.log) == await everything(two.log)
     assert await again.ids() == [f"kept-{n}" for n in range(5)] + [f"new-{n}" for n in range(20)]
     assert (tmp_path / "a" / "replica.sqlite3.replaced-1").exists()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[NatsCluster]:
+    cluster = NatsCluster(tmp_path / "cluster").start()
+    yield cluster
+    cluster.kill()
+
+
+@pytest.mark.timeout(300)
+async def test_of_three_servers_one_that_lost_power_and_one_that_paused_are_enough(
+    cluster: NatsCluster, name: str, node: OpenNode, tmp_path: Path
+) -> None:
+    """A majority has forgotten what another majority had acknowledged: the third server was down meanwhile."""
+    one = await node(cluster.url(name, patience=30), "a")
+    leader = await leader_of(one, cluster)
+    cut, down = (server for server in cluster.servers if server is not leader)
+    for n in range(5):
+        await one.publish(f"kept-{n}")
+    older = await asyncio.to_thread(copy_of, cut)
+    await until_current(one, 2)
+    await asyncio.to_thread(down.stop)
+    for n in range(5):
+        await one.publish(f"lost-{n}")
+    failures = failure_of(one)
+    leader.freeze()
+    await asyncio.to_thread(lose_power, cut, older)
+    await asyncio.to_thread(down.start)
+    theirs = f"nats://{cut.host},{down.host}/{name}?patience=60"
+    two = await node(theirs, "b")
+    for n in range(20):
+        await two.publish(f"new-{n}")
+    await until(lambda: bool(failures))
+    assert isinstance(failures[0], FormatError)
+    with pytest.raises(LogUnavailable):
+        await one.publish("refused")
+    await one.log.close()
+    again = await node(theirs, "a")
+    await until_equal(again, two)
+    assert await everything(again.log) == await everything(two.log)
+    assert not {f"lost-{n}" for n in range(5)} & set(await again.ids())
+    kept = SqliteEngine(tmp_path / "a" / "replica.sqlite3.replaced-1", read_only=True)
+    await kept.open()
+    assert {f"lost-{n}" for n in range(5)} <= {event.id for event in await kept.read("t", 0, 1, 100)}
+    await kept.close()
+
+
+async def until_current(node: Node, followers: int) -> None:
+    """Wait until so many servers have everything that the stream's leader has."""
+    async with asyncio.timeout(60):
+        while True:
+            found = await node.engine.link.api(f"STREAM.INFO.{node.engine.address.stream}")
+            if sum(bool(each.get("current")) for each in found["cluster"].get("replicas", ())) >= followers:
+                return
+            await asyncio.sleep(0.05)
 
 
 async def test_nothing_is_sent_before_the_history_was_compared(

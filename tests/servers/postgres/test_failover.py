@@ -8,10 +8,13 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from mainspring.errors import MainspringError
 from mainspring.log import Append, Batch, EngineSetup, LogGone, LogMissing, Receipt
 from mainspring.log.engines.postgres import FACTORY, PostgresEngine
 from mainspring.log.engines.sqlite import SqliteEngine
+from mainspring.testing import serving
 from tests.support.client_node import eventually
+from tests.support.in_process import mainspring
 from tests.support.postgres import Postgres, running_postgres
 
 _PRIMARY = ("wal_level=replica", "max_wal_senders=4", "hot_standby=on")
@@ -106,6 +109,81 @@ async def test_a_standby_that_lacks_acknowledged_commits_is_noticed_and_what_it_
             await again.open()
             assert (await commit(again, "next")).offsets == ((0, 2, False),)
             await again.close()
+
+
+async def test_a_server_set_back_that_others_wrote_to_is_noticed_and_what_it_lost_is_published_again(
+    tmp_path: Path,
+) -> None:
+    """The log is longer than the node has seen by the time it looks, because another node wrote."""
+    with running_postgres(*_PRIMARY) as primary:
+        node = made(address(primary), tmp_path / "a")
+        await node.open()
+        await commit(node, "old")
+        with running_postgres(standby_of=primary, start=False) as copy:
+            for n in range(3):
+                await commit(node, f"lost-{n}")
+            failed: list[MainspringError] = []
+            node.on_failure(failed.append)
+            await asyncio.to_thread(primary.stop)
+            await asyncio.to_thread(copy.start)
+            await asyncio.to_thread(copy.promote)
+            other = PostgresEngine(address(copy))
+            await other.open()
+            for n in range(9):
+                await commit(other, f"new-{n}")
+            await other.close()
+            await asyncio.to_thread(copy.stop)
+            copy.port = primary.port  # where the node looks for its server
+            await asyncio.to_thread(copy.start)
+
+            async def noticed() -> bool:
+                return bool(failed)
+
+            await eventually(noticed)
+            assert "another history" in failed[0].message
+            assert f"{node._node}:4 here" in failed[0].message
+            assert f"{other._node}:3 there" in failed[0].message
+            with pytest.raises(LogGone):
+                await commit(node, "refused")
+            await node.close()
+            await recover(tmp_path / "a" / "postgresql-mainspring.sqlite3.replaced-1", address(copy), tmp_path)
+            again = PostgresEngine(address(copy))
+            await again.open()
+            found = [event.id for event in await again.read("t", 0, 1, 99)]
+            assert found == ["old", *(f"new-{n}" for n in range(9)), *(f"lost-{n}" for n in range(3))]
+            await again.close()
+
+
+async def recover(kept: Path, url: str, folder: Path) -> None:
+    """As an operator does, twice: the second time stores nothing."""
+    shown = await asyncio.to_thread(mainspring, "engine", "compare", str(kept), url, code=3)
+    assert "only left: 4 lost-2" in shown.stdout
+    async with serving(engine=url, data=str(folder / "serving")) as served:
+        for _ in range(2):
+            to = ("--compare-with", url, "--url", served.url, "--yes")
+            await asyncio.to_thread(mainspring, "engine", "recover", str(kept), *to)
+
+
+async def test_a_schema_dropped_under_a_running_node_stops_it_and_what_it_wrote_is_kept(tmp_path: Path) -> None:
+    with running_postgres() as server:
+        node = made(address(server), tmp_path)
+        await node.open()
+        await commit(node, "e")
+        failed: list[MainspringError] = []
+        node.on_failure(failed.append)
+        sql = await asyncpg.connect(server.url("postgres"))
+        await sql.execute("DROP SCHEMA mainspring CASCADE")
+        with pytest.raises(LogGone, match="gone") as refused:
+            await commit(node, "next")
+        assert "--begin-anew" in refused.value.remedy
+        assert isinstance(failed[0], LogGone)
+        await node.close()
+        assert not await sql.fetchval("SELECT to_regnamespace('mainspring') IS NOT NULL")
+        await sql.close()
+        kept = SqliteEngine(tmp_path / "postgresql-mainspring.sqlite3.replaced-1", read_only=True)
+        await kept.open()
+        assert [event.id for event in await kept.read("t", 0, 1, 9)] == ["e"]
+        await kept.close()
 
 
 async def test_a_dropped_schema_is_not_begun_anew_by_a_node_that_was_part_of_it(tmp_path: Path) -> None:

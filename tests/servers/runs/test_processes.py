@@ -21,6 +21,17 @@ app = App("shop")
 
 @app.run(name="order")
 async def order(number: int, perform) -> dict:
+    notes = []
+
+    @perform.query
+    def noted() -> list[str]:
+        return notes
+
+    @perform.update
+    def note(text: str) -> int:
+        notes.append(text)
+        return len(notes)
+
     await perform(Publish("begun", {"number": number}))
     await perform(Sleep(ms=200))
     paid = await perform(WaitSignal("paid"))
@@ -59,6 +70,17 @@ def say(node: ServedNode, kind: str, type: str, **data: Any) -> Any:
     status, answer = node.ask("POST", "/messages", {"kind": kind, "type": type, "data": data})
     assert status == 200, f"{type}: {status} {answer}"
     return answer["data"]
+
+
+def ask_notes(node: ServedNode) -> Any:
+    """What the program answers; a run that was just taken over may not be there yet."""
+    asked = {"kind": "query", "type": "Run.Query", "data": {"id": "run-1", "name": "noted"}}
+
+    def answered() -> Any:
+        status, answer = node.ask("POST", "/messages", asked)
+        return answer if status == 200 else None
+
+    return eventually(answered, "an answer of the run")["data"]["value"]
 
 
 def state_of(node: ServedNode, run_id: str) -> dict[str, Any]:
@@ -100,8 +122,14 @@ def test_runs_and_beats_go_on_when_their_node_does_not(place: Site, how: str) ->
     eventually(lambda: len(b.payloads("begun")) == count, "every run published that it began")
     assert say(b, "command", "Run.Signal", id="run-0", name="paid", value=10)["signalled"]
 
+    for n, each in enumerate((a, b, b)):
+        assert say(each, "command", "Run.Update", id="run-1", name="note", args=[str(n)])["value"] == n + 1
+    for each in (a, b):
+        assert say(each, "query", "Run.Query", id="run-1", name="noted")["value"] == ["0", "1", "2"]
+
     a.process.kill() if how == "killed" else a.process.signal(signal.SIGSTOP)
     eventually(lambda: set(owners(b, count).values()) == {"b"}, "the runs went over to b")
+    assert ask_notes(b) == ["0", "1", "2"]
     for n in range(1, count):
         say(b, "command", "Run.Signal", id=f"run-{n}", name="paid", value=n)
     eventually(lambda: all(waits_for_event(b, f"run-{n}") for n in range(count)), "every run waits for its event")

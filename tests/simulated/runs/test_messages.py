@@ -11,9 +11,12 @@ from mainspring.beats import Driver, Heartbeat
 from mainspring.builtin import beat_capability
 from mainspring.builtin.events import TypePatterns
 from mainspring.builtin.runs import run
+from mainspring.cluster import inbox
+from mainspring.codec import Encoding, encoding_of
 from mainspring.kernel import Fail, Kernel, handler_from
+from mainspring.log import Append, Batch
 from mainspring.message import Message, counted_ids
-from mainspring.runs import Runtime, WaitSignal
+from mainspring.runs import Perform, Runtime, WaitSignal
 from tests.support.kernels import KernelNode, kernel_node
 from tests.support.shared_runs import LEASE_MS, World, in_virtual_time, wait
 
@@ -26,7 +29,7 @@ def work(signal: str, target: str | None, stage: Any) -> None:
     stage.write(f"/seen{signal}", stage.beat)
 
 
-async def served(world: World, name: str, *programs: Any) -> KernelNode:
+async def served(world: World, name: str, *programs: Any, encoding: Encoding | None = None) -> KernelNode:
     """A node with a kernel, runs and beats."""
     node = KernelNode(world, name, [], [])
     member = await node.member.start()
@@ -36,7 +39,7 @@ async def served(world: World, name: str, *programs: Any) -> KernelNode:
     heartbeat = Heartbeat(member.log, cluster=member.cluster, clock=world.clock)
     heartbeat.register("work", "/jobs", work, match="prefix")
     node.kernel = Kernel(loop=member.loop, ids=counted_ids(), log=member.log, cluster=member.cluster)
-    node.kernel.register(run(node.kernel, runtime), beat_capability(heartbeat, node.kernel))
+    node.kernel.register(run(node.kernel, runtime, encoding), beat_capability(heartbeat, node.kernel))
     await node.kernel.start()
     await runtime.start_service()
     await heartbeat.open()
@@ -61,6 +64,95 @@ async def test_a_run_is_started_here_signalled_there_and_asked_about_anywhere(wo
     assert await b.ask("command", "Run.Fork", {"id": "o", "at": 1, "newId": "p"}) == {"id": "p"}
     await wait(10)
     assert (await a.ask("query", "Run.Outcome", {"id": "p"}))["value"] == 7
+
+
+class Reversed:
+    """Not a cipher, but nothing can be read."""
+
+    key_id = "k"
+
+    def encode(self, data: bytes) -> bytes:
+        return data[::-1]
+
+    def decode(self, data: bytes, key_id: str) -> bytes:
+        return data[::-1]
+
+
+def note_inboxes(node: KernelNode, posted: list[bytes]) -> None:
+    """Keep what this node writes to the inboxes of nodes."""
+    log, submit = node.member.log, node.member.log.submit
+
+    def noting(batch: Batch, done: Any) -> None:
+        appended = [each for each in batch.operations if isinstance(each, Append)]
+        posted.extend(each.payload for each in appended if each.topic.startswith(inbox("")))
+        submit(batch, done)
+
+    log.submit = noting  # type: ignore[method-assign,assignment]
+
+
+async def basket(perform: Perform) -> Any:
+    items: list[str] = []
+
+    @perform.query
+    def contents() -> list[str]:
+        return list(items)
+
+    @perform.update
+    def add(item: str) -> int:
+        if item in items:
+            raise ValueError(f"{item} is there already")
+        items.append(item)
+        return len(items)
+
+    await perform(WaitSignal("paid"))
+    return items
+
+
+@in_virtual_time
+async def test_a_run_is_asked_and_changed_through_any_node(world: World) -> None:
+    a, b, c = [await served(world, name, basket) for name in "abc"]
+    await wait(10)
+    await a.ask("command", "Run.Start", {"program": "basket", "id": "o"})
+    await wait(10)
+    add = {"id": "o", "name": "add"}
+    assert await b.ask("command", "Run.Update", {**add, "args": ["pen"]}) == {"value": 1}
+    assert await a.ask("command", "Run.Update", {**add, "args": ["ink"]}) == {"value": 2}
+    with pytest.raises(Fail, match="422 ValueError: ink is there already"):
+        await c.ask("command", "Run.Update", {**add, "args": ["ink"]})
+    with pytest.raises(Fail, match="404 run o has no query price"):
+        await b.ask("query", "Run.Query", {"id": "o", "name": "price"})
+    for node in (a, b, c):
+        assert await node.ask("query", "Run.Query", {"id": "o", "name": "contents"}) == {"value": ["pen", "ink"]}
+    await a.kill()
+    with pytest.raises(Fail, match="503 node a, which handles this, is gone"):
+        await b.ask("query", "Run.Query", {"id": "o", "name": "contents"}, timeout=LEASE_MS)
+    await wait(LEASE_MS)
+    for node in (b, c):
+        assert await node.ask("query", "Run.Query", {"id": "o", "name": "contents"}) == {"value": ["pen", "ink"]}
+    await c.ask("command", "Run.Signal", {"id": "o", "name": "paid"})
+    await wait(10)
+    with pytest.raises(Fail, match="409 run o is done and cannot be asked"):
+        await b.ask("query", "Run.Query", {"id": "o", "name": "contents"})
+
+
+@in_virtual_time
+async def test_what_is_asked_through_another_node_is_encoded_on_its_way(world: World) -> None:
+    encoding = encoding_of(Reversed())
+    assert encoding is not None
+    a, b = [await served(world, name, basket, encoding=encoding) for name in "ab"]
+    await wait(10)
+    await a.ask("command", "Run.Start", {"program": "basket", "id": "o"})
+    await wait(10)
+    posted: list[bytes] = []
+    for node in (a, b):
+        note_inboxes(node, posted)
+    asked = {"id": "o", "name": "add", "args": ["secret"]}
+    answer = await b.ask("command", "Run.Update", asked)
+    assert encoding.open_value(answer["value"]) == 1
+    answer = await b.ask("query", "Run.Query", {"id": "o", "name": "contents"})
+    assert encoding.open_value(answer["value"]) == ["secret"]
+    assert len(posted) == 4, "two questions and their answers"
+    assert not any(b"secret" in each for each in posted)
 
 
 @in_virtual_time

@@ -315,3 +315,134 @@ def test_whatever_connections_do_the_node_stores_each_event_once_and_in_order(da
     for event in events:
         if event.outcome is not None:
             assert event.outcome == (0, stored.index(event.id) + 1)
+
+
+def own(id: str) -> Told:
+    """An event whose id nobody else knows."""
+    event = Told(id)
+    event.own_id = False
+    return event
+
+
+def test_a_batch_has_the_id_of_its_first_event_and_is_sent_again_as_it_was() -> None:
+    world = World()
+    world.publishing.opened()
+    for event in (own("a"), own("b"), Told("x"), Told("y"), own("c")):
+        world.publishing.put("t", event)
+    world.publishing.flush()
+    sent = [(frame.get("batch_id"), ids) for frame, ids in zip(world.frames, world.ids(), strict=True)]
+    assert sent == [("a", ["a", "b"]), (None, ["x", "y"]), (None, ["c"])]
+    world.publishing.lost()
+    world.put(own("d"), own("e"))
+    world.frames.clear()
+    world.publishing.opened()
+    again = [(frame.get("batch_id"), ids) for frame, ids in zip(world.frames, world.ids(), strict=True)]
+    assert again == [*sent, ("d", ["d", "e"])]
+
+
+def test_a_batch_that_may_be_stored_is_not_taken_apart() -> None:
+    world = World()
+    world.publishing.opened()
+    events = [own("a"), own("b")]
+    for event in events:
+        world.publishing.put("t", event)
+    world.publishing.flush()
+    world.publishing.lost()
+    world.publishing.opened()
+    world.refuse("schema_mismatch")
+    assert [type(event.outcome) for event in events] == [Uncertain, Uncertain]
+    assert world.publishing.count == 0
+
+
+def test_a_batch_that_is_certainly_not_stored_is_sent_event_by_event() -> None:
+    world = World()
+    world.publishing.opened()
+    for id in "ab":
+        world.publishing.put("t", own(id))
+    world.publishing.flush()
+    world.refuse("schema_mismatch")
+    assert world.ids()[1:] == [["a"], ["b"]]
+    assert "batch_id" not in world.frames[1]
+
+
+def test_a_node_that_could_not_store_a_batch_gets_the_same_one_again() -> None:
+    world = World()
+    world.publishing.opened()
+    for id in "ab":
+        world.publishing.put("t", own(id))
+    world.publishing.flush()
+    world.refuse("unavailable")
+    world.put(own("c"))
+    world.clock.advance(world.publishing.wake_ms() - world.clock.now_ms())
+    world.publishing.flush()
+    assert world.ids() == [["a", "b"], ["a", "b"], ["c"]]
+    assert [frame.get("batch_id") for frame in world.frames] == ["a", "a", None]
+
+
+def test_a_batch_sent_longer_ago_than_it_is_remembered_is_in_doubt() -> None:
+    world = World()
+    world.publishing.opened()
+    events = [own("a"), own("b")]
+    for event in events:
+        world.publishing.put("t", event)
+    world.publishing.flush()
+    world.publishing.lost()
+    world.clock.advance(WINDOW_MS + 1)
+    world.frames.clear()
+    world.publishing.opened()
+    assert world.frames == []
+    assert [type(event.outcome) for event in events] == [Uncertain, Uncertain]
+
+
+@given(st.data())
+def test_batches_with_ids_are_stored_once_and_in_order_whatever_connections_do(data: st.DataObject) -> None:
+    """The node here remembers batches by their id alone, and events only where the batch has none."""
+    world = World()
+    stored: list[str] = []
+    batches: dict[str, list[str]] = {}
+    events: list[Told] = []
+    connected = False
+    answered = 0
+    for _ in range(data.draw(st.integers(5, 60))):
+        steps = ["put", "put", "put some", "open", "lose", "answer", "answer", "store and lose", "full"]
+        step = data.draw(st.sampled_from(steps))
+        if step in ("put", "put some"):
+            for _ in range(1 if step == "put" else data.draw(st.integers(2, 5))):
+                event = Told(f"e{len(events)}")
+                event.own_id = data.draw(st.booleans())
+                events.append(event)
+                world.publishing.put("t", event)
+            world.publishing.flush()
+        elif step == "open" and not connected:
+            connected = True
+            answered = len(world.frames)
+            world.publishing.opened()
+        elif step == "lose" and connected:
+            connected = False
+            world.publishing.lost()
+        elif connected and answered < len(world.frames):
+            frame = world.frames[answered]
+            answered += 1
+            ids = [event["id"] for event in frame["events"]]
+            if step == "full" and answered == len(world.frames):  # with more behind it, it would be overtaken
+                world.refuse("unavailable", answered - 1)
+                world.clock.advance(max(0, world.publishing.wake_ms() - world.clock.now_ms()))
+                world.publishing.flush()
+                continue
+            if "batch_id" not in frame:
+                stored += [id for id in ids if id not in stored]
+            elif frame["batch_id"] not in batches:
+                batches[frame["batch_id"]] = ids
+                stored += ids
+            else:
+                assert batches[frame["batch_id"]] == ids
+            if step == "store and lose":
+                connected = False
+                world.publishing.lost()
+            else:
+                world.publishing.stored(frame["corr"], [(0, stored.index(id) + 1) for id in ids])
+                world.publishing.flush()
+    assert stored == [event.id for event in events][: len(stored)]
+    for event in events:
+        if event.outcome is not None:
+            assert event.outcome == (0, stored.index(event.id) + 1)

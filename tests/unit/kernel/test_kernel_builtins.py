@@ -99,6 +99,19 @@ async def test_describe_several_and_all(clock: VirtualClock) -> None:
 
 
 @virtual
+async def test_who_asks_for_everything_does_not_hold_up_the_loop(clock: VirtualClock) -> None:
+    async with booted(typed(), clock) as kernel:
+        answered: list[str] = []
+
+        async def ask(type: str, data: Any) -> None:
+            await kernel.ask("query", type, data)
+            answered.append(type)
+
+        await asyncio.gather(ask("Syscall.Describe", {"capabilities": ["*"]}), ask("Timer.List", {}))
+        assert answered == ["Timer.List", "Syscall.Describe"]
+
+
+@virtual
 async def test_everything_is_described_over_a_socket_page_by_page(clock: VirtualClock) -> None:
     """What agents are told to ask first: an overview in one line, and with its cursor all schemas."""
     app = App("wide")

@@ -348,7 +348,7 @@ def test_never_early_whatever_the_delay(delays: list[float]) -> None:
 
 @virtual
 async def test_a_handler_can_send_later_again_and_again(clock: VirtualClock) -> None:
-    """Checklist 58: retries and periodic ticks are messages that schedule themselves."""
+    """Checklist 58: periodic ticks are messages that schedule themselves."""
     app, ticks = App("tick"), []
 
     @app.command("Health.Tick")

@@ -192,7 +192,8 @@ async def test_an_older_file_is_read_as_it_is(tmp_path: Path, format: int) -> No
     assert check(path).format == format
 
 
-async def test_an_older_file_becomes_chunks_in_the_background(tmp_path: Path) -> None:
+async def test_an_older_file_becomes_chunks_in_the_background(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
     path = tmp_path / "log"
     events = events_by_rows(2 * MOST_EVENTS + 30)
     write_rows(path, 2, events)
@@ -212,6 +213,8 @@ async def test_an_older_file_becomes_chunks_in_the_background(tmp_path: Path) ->
         if not left:
             break
     await log.close()
+    words = [record.message for record in caplog.records if "an older format" in record.message]
+    assert f": {MOST_EVENTS} of about {2 * len(events) - 1} events" in words[0]  # every second offset holds one
     assert check(path).problems == []
     await log.open()
     assert (await log.commit(Batch([Append("t", 0, "next", 1, b"1")]))).offsets == ((0, new.offset + 1, False),)

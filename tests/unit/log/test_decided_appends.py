@@ -209,7 +209,7 @@ def test_what_may_be_refused_is_not_decided() -> None:
     batches: list[list[Operation]] = [[plain], [plain, plain], [expecting], [marked], [elsewhere], [Put("s", "k", b"")]]
     runs = AppendDecider(Known()).decide([*batches, [Guard("s", "k", 1), plain], [plain]])
     assert [(run.first, run.count) for run in runs] == [(0, 2), (3, 1), (7, 1)]
-    assert [list(run.offsets()) for run in runs] == [[11, 12, 13], [15], [17]]
+    assert [list(run.offsets(run.places())) for run in runs] == [[11, 12, 13], [15], [17]]
 
 
 def test_values_of_the_wrong_type_are_left_to_the_nodes_that_refuse_them() -> None:

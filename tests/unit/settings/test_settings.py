@@ -137,6 +137,13 @@ def test_the_address_of_mongodb_is_the_engine_only_when_that_engine_is_named() -
         ("nats://h/log?token=secret", "nats://h/log"),
         ("mongodb://u:p%40secret@h/db?w=1", "mongodb://h/db?w=1"),
         ("ws://127.0.0.1:7070", "ws://127.0.0.1:7070"),
+        ("postgresql://h/db?user=u&password=secret", "postgresql://h/db?user=u"),
+        ("postgresql://h/db?sslPassword=secret&sslmode=require", "postgresql://h/db?sslmode=require"),
+        ("postgresql://u:se/cr?e@t@h/db", "postgresql://h/db"),
+        ("host=h password=secret", "host=h password="),
+        ("nats:u:secret@h", "nats:h"),
+        ("/srv/shop@1/data", "/srv/shop@1/data"),
+        ("C:/srv/shop@1/data", "C:/srv/shop@1/data"),
     ],
 )
 def test_an_address_is_shown_without_its_secrets(address: str, shown: str) -> None:

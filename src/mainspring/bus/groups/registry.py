@@ -29,7 +29,16 @@ from contextlib import suppress
 
 from mainspring.bus.access.access import NO_OWNER, PROGRAM, Caller
 from mainspring.bus.audit import Audit
-from mainspring.bus.errors import BadOffset, BusError, Conflict, Forbidden, LimitReached, Unavailable, UnknownGroup
+from mainspring.bus.errors import (
+    BadOffset,
+    BusError,
+    Conflict,
+    Forbidden,
+    LimitReached,
+    RateLimited,
+    Unavailable,
+    UnknownGroup,
+)
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import MAX_OPEN, Group
 from mainspring.bus.groups.member import MemberView
@@ -69,7 +78,7 @@ class GroupRegistry:
         self._owners: dict[str, str] = {}  # agents by topic and group
         self._ttls: dict[str, int] = {}  # ms, by topic and group
         self._unused_since: dict[str, int] = {}  # of those, the ones without a member
-        self._makers: dict[Group, Quota] = {}  # in whose quota a group counts
+        self._makers: dict[Group, tuple[Quota, int]] = {}  # in whose quota a group counts, and with how many positions
         self._used_ms: dict[tuple[str, str], int] = {}  # when a group was last seen with a member; epoch ms
         self.has_consumers: bool = False  # functions of this node's own program get events
 
@@ -129,7 +138,9 @@ class GroupRegistry:
         group.deleted = True
         self._delivery.forget(group)
         if group in self._makers:
-            self._makers.pop(group).give_back("groups")
+            quota, positions = self._makers.pop(group)
+            quota.give_back("groups")
+            quota.give_back("positions", positions)
 
     def keep(self, group: Group) -> Group:
         """The group of that name now; one that was deleted while a member was about to join it is there again."""
@@ -280,9 +291,15 @@ class GroupRegistry:
                     f"topic {topic.name!r} has {len(topic.groups)} groups, as many as it may",
                     remedy="delete groups that nobody needs, or raise max_positions",
                 )
+            positions = len(topic.tails)
             quota.take("groups")
+            try:
+                quota.take("positions", positions)
+            except RateLimited:
+                quota.give_back("groups")
+                raise
             group = self._make(topic, name, starts or self._by_place(topic, start))
-            self._makers[group] = quota
+            self._makers[group] = quota, positions
             return group, True
         if starts:
             await self._move(group, starts)

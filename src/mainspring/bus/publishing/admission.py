@@ -37,6 +37,7 @@ from mainspring.bus.protocol import (
     REPLY_TO,
     BatchEvent,
     LeanEvent,
+    NamedEvent,
     OfferedEvent,
     PublishFrame,
 )
@@ -94,11 +95,17 @@ class Admission:
         )
 
     def accept_lean(
-        self, name: str, events: Sequence[LeanEvent], caller: Caller, bucket: TokenBucket | None
+        self,
+        name: str,
+        events: Sequence[LeanEvent] | Sequence[NamedEvent],
+        caller: Caller,
+        bucket: TokenBucket | None,
+        batch_id: str | None = None,
     ) -> Accepted | None:
         """`accept` for events that have nothing but payload and key, of a frame that was decoded.
 
-        None where each must be looked at by itself, or where they are refused: `accept` says why.
+        Those of a batch with an id have one, too. None where each must be looked at by itself, or where they are
+        refused: `accept` says why.
         """
         topic = self.topics.find(name)
         if topic is None or topic.config.partitions > 1 or self.refuses or not self.takes_many:
@@ -121,17 +128,17 @@ class Admission:
         self.access.check_now(topic.config, "publish", caller)
         if bucket is not None or topic.bucket is not None:
             self._check_rates(topic, bucket, len(events))
-        count = len(payloads)
-        many = AppendMany(
-            name,
-            0,
-            self.clock.wall_ms(),
-            self._new_ids(count),
-            payloads,
-            keys,
-            None if headers is None else [headers] * count,
-        )
+        count, now = len(payloads), self.clock.wall_ms()
+        ids = self._new_ids(count) if batch_id is None else [event.id for event in events]  # type: ignore[union-attr]
+        dedupe = None if batch_id is None else self._batch_mark(batch_id, count, caller)
+        all_headers: list[bytes | None] | None = None if headers is None else [headers] * count
+        until = now + self._dedupe_window_ms
+        many = AppendMany(name, 0, now, ids, payloads, keys, all_headers, dedupe, until)
         return Accepted(topic, [], many=many)
+
+    def _batch_mark(self, batch_id: str, count: int, caller: Caller | None) -> str | None:
+        """What a batch is remembered by; None where nothing is. With another number of events it is another batch."""
+        return f"{_of_agent(caller)}{batch_id}#{count}" if self._dedupe_window_ms else None
 
     def accept(
         self,
@@ -142,10 +149,12 @@ class Admission:
         bucket: TokenBucket | None = None,
         expect: int | None = None,
         limited: bool = True,
+        batch_id: str | None = None,
     ) -> Accepted:
         """The events as they are to be stored, all or none. Raises BusError when the request is refused.
 
-        `bucket` limits the rate of the connection; `limited=False` leaves out every rate limit.
+        `bucket` limits the rate of the connection; `limited=False` leaves out every rate limit. A batch that is sent
+        again with its `batch_id` is stored once.
         """
         span = None
         if tracing.recorder is not None:
@@ -173,14 +182,39 @@ class Admission:
                     )
                     events = _with_expiry(topic, events, now, due)
                     break
-            appends = self._appends(topic, events, now, expect, who if isinstance(who, Caller) else None)
+            if batch_id is not None:
+                events = _members(events, batch_id, due)
+            caller = who if isinstance(who, Caller) else None
+            appends = self._appends(topic, events, now, expect, caller)
+            if span is not None and len(appends) == 1:
+                span.note("messaging.message.id", appends[0].id)
+                span.note("messaging.destination.partition.id", str(appends[0].partition))
         except MainspringError as error:
             if is_new and topic is not None:
                 self.topics.drop_unused(topic, _quota_of(who))
             if span is not None:
                 span.end(error)
             raise
+        if batch_id is not None and self.takes_many:
+            return self._accept_named(topic, appends, self._batch_mark(batch_id, len(appends), caller), span)
         return Accepted(topic, appends, due, expect is not None, span, at_times)
+
+    def _accept_named(self, topic: Topic, appends: list[Append], dedupe: str | None, span: OpenSpan | None) -> Accepted:
+        """In one partition, the batch is remembered. In several, each event is; but it may have been one before."""
+        if topic.config.partitions > 1:
+            return Accepted(topic, appends, span=span, unless=dedupe)
+        many = AppendMany(
+            topic.name,
+            0,
+            appends[0].ts,
+            [append.id for append in appends],
+            [append.payload for append in appends],
+            [append.key for append in appends],
+            [append.headers for append in appends],
+            dedupe,
+            appends[0].dedupe_until,
+        )
+        return Accepted(topic, [], span=span, many=many)
 
     def close(self, why: str) -> None:
         """Accept nothing any more."""
@@ -262,7 +296,7 @@ class Admission:
         else:
             stamps = schemas.check_all(events, tombstones=topic.config.compact)
             added = [verified_headers(verified, stamp) for stamp in stamps]
-        prefix = f"{caller.agent}{OF_AGENT}" if caller is not None and verified else ""
+        prefix = _of_agent(caller)
         name, partitions = topic.name, topic.config.partitions
         window, most_bytes = self._dedupe_window_ms, self._most_bytes
         appends = []
@@ -321,6 +355,23 @@ class Admission:
             wait_ms = limit.wait_ms(count)
             remedy = f"try again in {wait_ms} ms"
             raise RateLimited(f"{whose} takes no more events for now", remedy=remedy, retry_after_ms=wait_ms)
+
+
+def _of_agent(caller: Caller | None) -> str:
+    """What ids that a proven agent gives are remembered with: they are its own."""
+    return f"{caller.agent}{OF_AGENT}" if caller is not None and caller.verified else ""
+
+
+def _members(events: Sequence[OfferedEvent], batch_id: str, due: Sequence[int]) -> Sequence[OfferedEvent]:
+    """The events of a batch with an id, each with its own."""
+    if due:
+        raise BadFrame("a batch with a `batch_id` holds no delayed events", remedy="publish them with ids instead")
+    return [
+        event
+        if event.id is not None
+        else NewEvent(bytes(event.payload), event.key, event.headers, f"{batch_id}#{number}")
+        for number, event in enumerate(events)
+    ]
 
 
 def _quota_of(who: Who) -> Quota:

@@ -26,7 +26,7 @@ from mainspring.bus.results import Published
 from mainspring.bus.topics.tail import PartitionTail
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.log import Append, AppendMany, Batch, InDoubt, Log, Prepared, Receipt, Refused, Result
+from mainspring.log import Append, AppendMany, Batch, InDoubt, Log, Prepared, Receipt, Refused, Result, Unmarked
 from mainspring.loop import reject, resolve
 from mainspring.telemetry import OpenSpan
 
@@ -41,7 +41,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     `due` says when each is due (epoch ms; 0: at once); it is empty when all are due at once. `expects`: one of them
     is only to be stored behind a certain offset. `at_times` are those that are due at a time of day, and not after a
     delay. `span` ends when the events are durable, or refused. `many` are the events instead of `appends`, where they
-    go together.
+    go together. `unless`: all of them are there already, in partition 0, if this is remembered.
     """
 
     topic: Topic
@@ -51,6 +51,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     span: OpenSpan | None = None
     at_times: frozenset[int] = frozenset()
     many: AppendMany | None = None
+    unless: str | None = None
 
     def due_at(self, index: int) -> int:
         return self.due[index] if self.due else 0
@@ -125,9 +126,12 @@ class Publisher:
             on_done = partial(_end_span, accepted.span, on_done)
         if accepted.due:
             self.store_delayed(accepted, on_done or (lambda _: None))
-        elif accepted.expects:
+        elif accepted.expects or accepted.unless is not None:
             self._flush()
             pending = _Pending(self.store_topic)
+            if accepted.unless is not None:
+                pending.batch.operations.append(Unmarked(accepted.topic.name, accepted.unless, accepted.appends[0].ts))
+                on_done = partial(_unless_seen, len(accepted.appends), on_done or (lambda _: None))
             pending.add(accepted.topic, accepted.appends, on_done)
             self._submit(pending)
         else:
@@ -298,6 +302,13 @@ def refusal(error: MainspringError) -> BusError:
         f"the event may or may not be stored, so publish it again with the same id: {error.message}",
         remedy=error.remedy or "try again",
     )
+
+
+def _unless_seen(count: int, on_done: OnDone, result: Sequence[Placed] | MainspringError) -> None:
+    if isinstance(result, Refused) and result.code == "seen_before" and result.actual is not None:
+        on_done([(0, offset, True) for offset in range(result.actual, result.actual + count)])
+    else:
+        on_done(result)
 
 
 def _settle(done: asyncio.Future[Sequence[Placed]], result: Sequence[Placed] | MainspringError) -> None:

@@ -35,7 +35,7 @@ _COUNTED: Final = ("waiting", "delayed", "running", "retrying", "done", "failed"
 def list_tasks(
     task: Annotated[
         str | None,
-        typer.Argument(metavar="[TASK]", help="List calls of this task.", autocompletion=complete_task),
+        typer.Argument(metavar="TASK", help="List calls of this task.", autocompletion=complete_task),
     ] = None,
     state: Annotated[State | None, typer.Option(help="List calls in this state, of one task or of all.")] = None,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many calls.")] = 50,
@@ -151,7 +151,7 @@ class ChosenCalls:
         return wanted
 
 
-IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Calls, as `tasks list` shows them.")]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Calls, as `tasks list` shows them.")]
 
 
 @app.command()

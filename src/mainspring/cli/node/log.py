@@ -127,7 +127,7 @@ def stats(at: LogOptions, as_json: JsonOption = False) -> None:
 
 @app.command()
 def runs(
-    run_id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Only this run, with its journal.")] = None,
+    run_id: Annotated[str | None, typer.Argument(metavar="ID", help="Only this run, with its journal.")] = None,
     *,
     which: RunFilter,
     limit: Annotated[int, typer.Option(min=1, help="How many at most.")] = 100,

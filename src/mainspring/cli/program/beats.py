@@ -114,10 +114,11 @@ def read(
 ) -> None:
     """Read a path, now or as of a beat."""
     if node.url is not None or beats.load().settings.engine == "memory":
-        _print(_ask(beats, node, "Beat.Read", {"path": path, "at": at}, kind="query")["value"], as_json)
-        return
-    with beats.open() as heartbeat:
-        _print(heartbeat.read(path, at=at), as_json)
+        found = _ask(beats, node, "Beat.Read", {"path": path, "at": at}, kind="query")["value"]
+    else:
+        with beats.open() as heartbeat:
+            found = heartbeat.read(path, at=at)
+    _print({"value": found} if as_json else found, as_json)
 
 
 @app.command()

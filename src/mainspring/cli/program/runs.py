@@ -30,7 +30,7 @@ app: typer.Typer = Commands("List, show, start, steer and check durable runs.")
 
 IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of a run.")]
 
-OneArgument = Annotated[str | None, typer.Argument(metavar="[ID]", help="The id of a run; or say which with --state.")]
+OneArgument = Annotated[str | None, typer.Argument(metavar="ID", help="The id of a run; or say which with --state.")]
 State = Literal["running", "blocked", "done", "failed", "cancelled"]
 
 

@@ -28,7 +28,7 @@ _SECRET: Final = "--token"  # a line with it is not kept
 
 def shell(
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="Read lines from here.  [default: standard input]")
+        Path | None, typer.Argument(metavar="FILE", help="Read lines from here.  [default: standard input]")
     ] = None,
     keep_going: Annotated[bool, typer.Option("--keep-going", "-k", help="Go on after a line that failed.")] = False,
     as_json: JsonOption = False,

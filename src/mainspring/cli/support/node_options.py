@@ -35,7 +35,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 class ChosenIds:
     """Which of a list are to be changed; all must be said."""
 
-    ids: Annotated[list[str] | None, typer.Argument(metavar="[ID]...", help="Ids, as `list` shows them.")] = None
+    ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="Ids, as `list` shows them.")] = None
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False
 
     def wanted(self) -> dict[str, Any]:
@@ -92,15 +92,15 @@ class NodeOptions(NodeAddress):
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask a person at a terminal; a script has decided already."""
-    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
-        typer.confirm(question, abort=True)
+    """Ask a person at a terminal, also one whose output goes elsewhere; a script has decided already."""
+    if not yes and sys.stdin.isatty():
+        typer.confirm(question, abort=True, err=True)
 
 
 def confirm_by_name(question: str, name: str, yes: bool) -> None:
     """Have a person at a terminal type the name of what will be gone; a script has decided already."""
-    if not yes and sys.stdin.isatty() and sys.stdout.isatty():
-        typed = typer.prompt(f"{question} Type its name to go on", default="", show_default=False)
+    if not yes and sys.stdin.isatty():
+        typed = typer.prompt(f"{question} Type its name to go on", default="", show_default=False, err=True)
         if typed != name:
             raise typer.Abort
 

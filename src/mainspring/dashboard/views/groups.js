@@ -32,13 +32,13 @@ class Groups {
       },
       none: empty("No groups", "A group begins when somebody subscribes with its name."),
       columns: [
-        { label: "Group", width: "minmax(84px, 2fr)", sort: "group", cell: (row) => row.group },
-        { label: "Topic", width: "minmax(84px, 2fr)", sort: "topic", cell: (row) => row.topic },
+        { label: "Group", width: "minmax(76px, 2fr)", sort: "group", cell: (row) => row.group },
+        { label: "Topic", width: "minmax(84px, 3fr)", sort: "topic", cell: (row) => row.topic },
         { label: "Members", width: "88px", kind: "r", sort: "members", least: 640, cell: (row) => count(row.members) },
         { label: "In flight", width: "84px", kind: "r", sort: "inflight", least: 720, cell: (row) => count(row.inflight) },
         { label: "Settled /s", width: "88px", kind: "r", sort: "rate", least: 560, cell: (row) => rate(row.rate ?? 0) },
         { label: "Oldest waits", width: "108px", kind: "r", sort: "age", least: 480, cell: (row) => (row.age ? span(row.age) : "") },
-        { label: "Behind", width: "minmax(92px, 1fr)", kind: "r", sort: "lag", cell: (row) => count(row.lag) },
+        { label: "Behind", width: "minmax(72px, 1fr)", kind: "r", sort: "lag", cell: (row) => count(row.lag) },
         { label: "Last 6 h", width: "130px", least: 820, cell: (row, _, cell) => this.line(row, cell) },
       ],
     });

@@ -1,9 +1,9 @@
-// The kernel: which capabilities there are and how their actors do, what is asked and not answered, what failed, and
-// asking something oneself.
+// The kernel: which capabilities there are and how their actors do, what is asked and not answered, what failed,
+// messages that are dead letters, and asking something oneself.
 
 import { h, alone, beside, closer, empty, facts, failure, fill, head, panel, say, tag, time } from "../dom.js";
-import { action, announce, field, refusal, refused } from "../feedback.js";
-import { ago, count, plural, span } from "../format.js";
+import { action, announce, field, question, refusal, refused, toast, trouble } from "../feedback.js";
+import { ago, brief, count, plural, span } from "../format.js";
 import { Grid } from "../grid.js";
 import { tree } from "../json.js";
 import { note, to } from "../router.js";
@@ -12,12 +12,13 @@ import { kindTag, traceLink } from "./trace.js";
 
 const STATES = { running: "good", restarting: "warn", unhealthy: "bad" };
 const BUILT_IN = new Set(["Syscall", "Timer", "Memory", "Event", "Bus", "Run", "Beat"]); // the rest is the program's
-const TABS = [["actors", "Actors"], ["requests", "Open requests"], ["faults", "Faults"], ["ask", "Ask"]];
+const TABS = [["actors", "Actors"], ["requests", "Open requests"], ["faults", "Faults"], ["dead", "Dead messages"], ["ask", "Ask"]];
+const REASONS = { gave_up: "given up", reached_nobody: "reached nobody" };
 
 export function open(ctx) {
   const sentence = h("span");
   const body = h("div", { role: "tabpanel", id: "kernel-tab" });
-  const parts = { actors: actors(ctx), requests: requests(), faults: faults(), ask: ask(ctx) };
+  const parts = { actors: actors(ctx), requests: requests(), faults: faults(), dead: letters(ctx), ask: ask(ctx) };
   const buttons = TABS.map(([name, label]) => h("button", { type: "button", role: "tab", aria: { controls: "kernel-tab" }, data: { name }, text: label, on: { click: () => choose(name) } }));
   const tabs = h("div", { class: "tabs", role: "tablist", aria: { label: "Parts of the kernel" } }, buttons);
   let chosen = parts[ctx.query.get("tab")] ? ctx.query.get("tab") : "actors";
@@ -183,6 +184,105 @@ function faults() {
       rows = node.kernel.faults;
       now = node.now;
       grid.setRows(rows.length, (index) => rows[index]);
+    },
+    close: () => grid.close(),
+  };
+}
+
+// -- messages that failed
+
+function letters(ctx) {
+  let rows = [];
+  let shown = null;
+  let asking = false;
+  let furtherPages = false; // who has asked for more than the first looks at those
+  let polls = 0;
+  const acts = h("div", { class: "end" });
+  const older = h("button", { type: "button", hidden: true, text: "Load more", on: { click: () => load(rows.at(-1).id) } });
+  const grid = new Grid({
+    label: "Dead messages",
+    none: empty("No dead messages", "A message that fails where nobody waits, or after its last attempt, is kept here."),
+    onOpen: (row) => show(row),
+    columns: [
+      { label: "When", width: "124px", least: 520, cell: (row) => time(row.at, ago(row.at, ctx.store.node?.now ?? Date.now())) },
+      { label: "Kind", width: "96px", least: 640, cell: (row) => kindTag(row.message.kind) },
+      { label: "Type", width: "minmax(110px, 1.2fr)", cell: (row) => row.message.type },
+      { label: "What happened", width: "minmax(120px, 2.4fr)", cell: (row) => h("span", { title: row.text, text: row.text }) },
+      { label: "Reason", width: "minmax(110px, 0.8fr)", least: 560, cell: (row) => REASONS[row.reason] ?? row.reason },
+      { label: "Data", width: "minmax(90px, 1.4fr)", kind: "m", least: 860, cell: (row) => brief(row.message.data, 120) },
+    ],
+  });
+  grid.element.classList.add("fill");
+  grid.isSelected = (_, row) => Boolean(row && row.id === shown);
+  const split = h("div", { class: "split" }, grid.element);
+  const place = trouble();
+
+  /** From the beginning, or what comes after a letter. */
+  async function load(after = "") {
+    if (asking) return;
+    asking = true;
+    try {
+      const found = await ctx.api.ask("Syscall.DeadLetters", { after }, { signal: ctx.signal });
+      place.over();
+      rows = after ? [...rows, ...found.letters] : found.letters;
+      furtherPages = Boolean(after);
+      older.hidden = !found.more || !found.letters.length;
+      if (shown && !rows.some(({ id }) => id === shown)) hide();
+      grid.setRows(rows.length, (index) => rows[index]);
+      if (!rows.length) fill(acts);
+      else if (!acts.childElementCount) fill(acts, action(ctx, "Drop all…", () => drop()), action(ctx, "Redrive all…", () => redrive(), { kind: "main" }));
+    } catch (problem) {
+      place.tell(problem);
+    } finally {
+      asking = false;
+    }
+  }
+
+  function show(row) {
+    shown = row.id;
+    beside(split, grid.element, panel(row.message.type, { note: closer(grid.element, hide), class: "detail" },
+      h("section", {}, facts([
+        ["What happened", row.text],
+        ["Reason", REASONS[row.reason] ?? row.reason],
+        ["Told as", row.code ? `${row.error}, ${row.code}` : row.error],
+        row.capability && ["Capability", row.capability],
+        ["Message", traceLink(row.message.metadata.id, row.message.metadata.id)],
+        ["When", time(row.at)],
+      ]), h("div", { class: "acts" }, action(ctx, "Redrive this one", () => redrive(row)), action(ctx, "Drop this one…", () => drop(row)))),
+      failure(row.failure),
+      h("section", {}, h("h3", { text: "Data" }), tree(row.message.data))));
+    grid.refresh();
+  }
+
+  function hide() {
+    shown = null;
+    alone(split, grid.element);
+    grid.refresh();
+  }
+
+  async function redrive(row) {
+    if (!row && !(await question({ title: "Send again?", text: "Sends all dead messages again, each with all its attempts. One stays in the list until it was handled.", yes: "Redrive" }))) return;
+    await change("Syscall.Redrive", row, "sent again");
+  }
+
+  async function drop(row) {
+    const what = row ? `this ${row.message.kind} ${row.message.type}` : "all dead messages";
+    if (!(await question({ title: "Drop for good?", text: `Drops ${what}. Nobody gets ${row ? "it" : "them"} any more.`, yes: "Drop", danger: true }))) return;
+    await change("Syscall.DropDeadLetters", row, "dropped");
+  }
+
+  async function change(type, row, done) {
+    const { count: number } = await ctx.api.command(type, row ? { ids: [row.id] } : { all: true });
+    toast(`${plural(number, "message")} ${done}.`);
+    ctx.store.attentionChanged();
+    await load();
+  }
+
+  return {
+    element: h("div", {}, place.element, h("div", { class: "bar" }, h("span", { class: "dim grow", text: "Messages that failed where nobody waited, or after their last attempt; oldest first." }), acts), split, older),
+    update() {
+      if (polls++ % 3 === 0 && !furtherPages) load(); // asking is itself a message; seldom is enough
+      else grid.refresh();
     },
     close: () => grid.close(),
   };

@@ -336,8 +336,8 @@ class Runs {
       },
       columns: [
         { label: "#", width: "38px", kind: "r", cell: (step) => (step.attempt ? "" : String(step.index + 1)) },
-        { label: "Effect", width: "minmax(124px, 2.4fr)", cell: (step) => (step.attempt ? h("span", { class: "bad", text: `attempt ${step.attempt}: ${step.error.type}` }) : step.error ? h("span", { class: "bad", text: `${step.effect}: ${step.error.type}` }) : step.effect) },
-        { label: `0 to ${span(last - first)}`, width: "minmax(70px, 1fr)", kind: "full", cell: (step) => bar(step, first, last) },
+        { label: "Effect", width: "minmax(96px, 2.4fr)", cell: (step) => (step.attempt ? h("span", { class: "bad", text: `attempt ${step.attempt}: ${step.error.type}` }) : step.error ? h("span", { class: "bad", text: `${step.effect}: ${step.error.type}` }) : step.effect) },
+        { label: `0 to ${span(last - first)}`, width: "minmax(112px, 1fr)", kind: "full", cell: (step) => bar(step, first, last) },
         { label: "Took", width: "76px", kind: "r", cell: (step) => (step.attempt ? "failed" : step.answered ? took(step.ms ?? 0) : "open") },
       ],
     });

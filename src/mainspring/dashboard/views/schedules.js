@@ -33,11 +33,11 @@ class Schedules extends LoadedList {
       columns: [
         { label: "Schedule", width: "minmax(96px, 1.6fr)", cell: (row) => row.name },
         { label: "When", width: "minmax(120px, 1fr)", kind: "m", least: 620, cell: when },
-        { label: "Next", width: "minmax(92px, 0.9fr)", cell: (row) => this.next(row) },
+        { label: "Next", width: "minmax(108px, 0.9fr)", cell: (row) => this.next(row) },
         { label: "Last run", width: "minmax(92px, 0.9fr)", least: 560, cell: (row) => (row.lastMs ? h("span", { title: exact(row.lastMs), text: ago(row.lastMs, this.now) }) : h("span", { class: "dim", text: "never" })) },
         { label: "Result", width: "88px", cell: (row) => (row.last ? result(row.last) : "") },
         { label: "Took", width: "84px", kind: "r", least: 700, cell: (row) => (row.last && row.last.result !== "skipped" ? span(row.last.durationMs ?? 0) : "") },
-        { label: "", width: "92px", kind: "r", least: 820, keep: (row) => row.name, cell: (row) => this.button("Run now", row, () => this.run(row)) },
+        { label: "", width: "104px", kind: "r", least: 820, keep: (row) => row.name, cell: (row) => this.button("Run now", row, () => this.run(row)) },
         { label: "", width: "92px", kind: "r", least: 820, keep: (row) => `${row.name} ${row.paused}`, cell: (row) => this.button(row.paused ? "Resume" : "Pause", row, () => this.pause(row)) },
       ],
     });

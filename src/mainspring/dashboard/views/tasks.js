@@ -84,11 +84,11 @@ class Calls extends LoadedList {
       columns: [
         { label: "State", width: "100px", cell: (row) => stateTag(row) },
         { label: "Arguments", width: "minmax(100px, 2fr)", kind: "m", cell: (row) => brief(written(row), 160) },
-        { label: "Result", width: "minmax(90px, 2fr)", kind: "m", least: 560, cell: (row) => brief(became(row), 160) },
+        { label: "Result", width: "minmax(90px, 2fr)", kind: "m", cell: (row) => brief(became(row), 160) },
         { label: "Attempts", width: "84px", kind: "r", least: 680, cell: (row) => (row.attempts ? count(row.attempts) : "") },
         { label: "Took", width: "84px", kind: "r", least: 620, cell: (row) => (row.durationMs === undefined ? "" : span(row.durationMs)) },
         { label: "Call", width: "minmax(90px, 1.2fr)", kind: "m", least: 860, cell: (row) => row.id },
-        { label: "Enqueued", width: "minmax(118px, 0.9fr)", kind: "r", cell: (row) => (row.created ? h("span", { title: exact(row.created), text: ago(row.created, this.now) }) : "") },
+        { label: "Enqueued", width: "minmax(118px, 0.9fr)", kind: "r", least: 480, cell: (row) => (row.created ? h("span", { title: exact(row.created), text: ago(row.created, this.now) }) : "") },
       ],
     });
     this.grid.element.classList.add("fill");

@@ -12,7 +12,7 @@ const CORRELATION = "x-correlation";
 const KINDS = { command: "info", query: "", reply: "good", error: "bad", event: "warn", run: "work", beat: "work" };
 
 // What the dashboard asks about by itself; a person looking for causes seldom looks for these.
-const OWN = new Set(["Beat.Standing", "Beat.Read", "Run.List", "Run.History", "Run.Outcome", "Timer.List", "Syscall.Trace", "Syscall.List", "Syscall.Describe"]);
+const OWN = new Set(["Beat.Standing", "Beat.Read", "Run.List", "Run.Count", "Run.Programs", "Run.History", "Run.Outcome", "Timer.List", "Syscall.Trace", "Syscall.List", "Syscall.Describe"]);
 
 export function kindTag(kind) {
   return tag(kind, KINDS[kind] ?? "");

@@ -46,11 +46,13 @@ from mainspring.log.contract import (
     Restorable,
     Result,
     StoredEvent,
+    Unmarked,
     Watched,
     change_of,
     event_bytes,
     not_storable,
     outline_of,
+    seen_before,
     tail_conflict,
     within_bytes,
 )
@@ -136,6 +138,11 @@ class MemoryEngine(BatchPlanner):
             mark = Mark(event.topic, event.dedupe, event.partition, offset, event.dedupe_until)
             self._set(self._marks, (event.topic, event.dedupe), mark)
         return event.partition, offset, False
+
+    def _unmarked(self, unmarked: Unmarked) -> None:
+        mark = self._marks.get((unmarked.topic, unmarked.dedupe))
+        if mark is not None and mark.until >= unmarked.ts:
+            raise seen_before(unmarked, mark.offset)
 
     def _partition(self, topic: str, number: int) -> _Partition:
         partition = self._topics.get(topic, {}).get(number)

@@ -93,7 +93,7 @@ class Questions:
         record = await self._durable.store.record(run_id)
         owner = self._durable.ownership.owner_of(record)
         if owner and not self._durable.ownership.owns(record):
-            raise NotExecuted(f"run {run_id} is executed by node {owner}", remedy="ask that node")
+            raise NotExecuted(f"run {run_id} is executed by node {owner}", remedy="ask that node", node=owner)
         raise NotExecuted(f"run {run_id} is {record.state} and cannot be asked", remedy="look at its outcome")
 
 

@@ -26,7 +26,7 @@ from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 from mainspring.bus import BusError, ExpectationFailed, Forbidden
-from mainspring.errors import STATUS_OF_CODE, MainspringError
+from mainspring.errors import STATUS_OF_CODE, MainspringError, without_tokens
 
 logger: logging.Logger = logging.getLogger("mainspring.wire.http")
 
@@ -102,7 +102,7 @@ def problem_response(
 
     `details` are further members, which `kind` has.
     """
-    sent = dict(headers or {})
+    message, remedy, sent = without_tokens(message), without_tokens(remedy), dict(headers or {})
     if status in (429, 503):
         sent.setdefault("Retry-After", str(RETRY_AFTER_S))
     document = kind(

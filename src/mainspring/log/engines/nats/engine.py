@@ -63,6 +63,11 @@ AGAIN_SECONDS: Final = 0.3
 MENDED_SECONDS: Final = 15.0  # somebody shortened the stream: a running node notices and stores a snapshot by then
 MENDING_PAUSE: Final = 1.0
 
+_SHORTENED: Final = (
+    "the stream {} begins at message {}, and no snapshot holds what was before: somebody removed messages. A node that "
+    "was up to date stores a snapshot within seconds of its start; without one, restore the log from a backup"
+)
+
 T = TypeVar("T")
 
 _logger = logging.getLogger(__name__)
@@ -581,6 +586,8 @@ async def inspect(text: str, setup: EngineSetup) -> Inspection:
             gone = bool(await _trace_of_log(link, address, replica_file(address, setup)))
             return Inspection(place=place, log=False, knows=encoding.FORMAT, missing=missing, gone=gone)
         durability, window = await stream.durability_and_window(address, found, connection.servers)
+        if not await _is_whole(connection, found):
+            durability, window = Durability(False, _SHORTENED.format(address.stream, found.first)), None
     return Inspection(
         place=place,
         log=True,
@@ -591,6 +598,14 @@ async def inspect(text: str, setup: EngineSetup) -> Inspection:
         durability=durability,
         loss_window_s=window,
     )
+
+
+async def _is_whole(connection: NatsConnection, found: StreamInfo) -> bool:
+    """Whether all of the log is in the stream and the newest snapshot; not when somebody else removed messages."""
+    if found.first <= 1:
+        return True
+    made = await _patiently(connection, lambda link, _: snapshots.stored(link, connection.address))
+    return made is not None and made.seq + 1 >= found.first
 
 
 async def init(text: str, setup: EngineSetup) -> list[str]:

@@ -128,17 +128,18 @@ class AppliedCommit:
     def _add_run(self, run: AppendRun, stop: int) -> None:
         batches = [batch for batch in self._batches[run.first : stop] if type(batch) is list]
         events = [event for batch in batches for event in batch if type(event) is Append]
-        if len(events) != len(run.offsets()) or not self._plan.add_run(run, events):
+        partitions = run.places()
+        offsets = run.offsets(partitions)
+        if len(events) != len(offsets) or not self._plan.add_run(run, partitions, offsets, events):
             self._add(run.first, stop)
             return
-        offsets = run.offsets()
         self._came_to += offsets
         if self._own:
             places = zip([event.partition for event in events], offsets, repeat(False))
             self._results += [Receipt(tuple(islice(places, len(batch)))) for batch in batches]
         if self._report:
             appended = [
-                Appended(topic, partition, before[1] + 1, after[1]) for topic, partition, before, after in run.places()
+                Appended(topic, partition, before[1] + 1, after[1]) for topic, partition, before, after in partitions
             ]
             self._changes.append(Change(self._own, tuple(appended)))
 

@@ -19,7 +19,7 @@ import asyncpg  # type: ignore[import-untyped]
 import msgspec
 
 from mainspring.errors import MainspringError, SettingError
-from mainspring.log.contract import Durability, FormatError, LogAccess, LogUnavailable
+from mainspring.log.contract import Durability, FormatError, LogAccess, LogGone, LogUnavailable
 from mainspring.loop import Clock
 from mainspring.retries import Backoff
 
@@ -31,6 +31,7 @@ _MOST_READERS: Final = 4
 _MOST_LENT: Final = 16  # connections kept for programs
 _AGAIN: Final = Backoff(first_ms=20, longest_ms=500)
 _NAME: Final = re.compile(r"[a-z_][a-z0-9_]{0,50}")
+_HOST: Final = re.compile(r"(?:\[[^\]]*\]|[^:\[\]]*)(?::(\d{1,5}))?")
 _OWN: Final = ("patience_ms", "poll_ms", "keep_ms", "held_ms")
 
 # What the driver raises: the server's refusals, its own, and those of the operating system.
@@ -83,6 +84,7 @@ def parse_address(text: str, schema: str = DEFAULT_SCHEMA) -> PostgresAddress:
     if scheme is None:
         raise SettingError("this is not a PostgreSQL address", remedy="write postgresql://USER@HOST:PORT/DATABASE")
     base, _, query = text[len(scheme) :].partition("?")
+    _check_place(base)
     passed: list[tuple[str, str]] = []
     own: dict[str, int] = {}
     for key, value in parse_qsl(query, keep_blank_values=True):
@@ -102,6 +104,17 @@ def parse_address(text: str, schema: str = DEFAULT_SCHEMA) -> PostgresAddress:
     shown_base = base.rpartition("@")[2]
     url = f"postgresql://{base}?{urlencode(passed)}"
     return PostgresAddress(url, schema, f"postgresql://{shown_base} (schema {schema})", **own)
+
+
+def _check_place(base: str) -> None:
+    """What the driver could not read, and would repeat with a part of the password."""
+    place, _, database = base.partition("/")
+    hosts = [_HOST.fullmatch(each) for each in place.rpartition("@")[2].split(",")]
+    if ("@" in database and "@" not in place) or not all(host and int(host[1] or 0) < 65_536 for host in hosts):
+        raise SettingError(
+            "this is not a PostgreSQL address: host and port cannot be read",
+            remedy="write postgresql://USER:PASSWORD@HOST:PORT/DATABASE, in a password %2F for /, %40 for @, %3F for ?",
+        )
 
 
 def _milliseconds(key: str, value: str) -> int:
@@ -153,8 +166,10 @@ def translated(error: BaseException, shown: str) -> MainspringError:
             f"the lock of the log at {shown} could not be had in time", remedy="is the server overloaded? try again"
         )
     if isinstance(error, asyncpg.UndefinedTableError | asyncpg.InvalidSchemaNameError):
-        return FormatError(
-            f"the log at {shown} lacks tables: {reason}", remedy="run `mainspring engine init`, or restore the schema"
+        return LogGone(
+            f"the log at {shown} is gone, or lacks tables: {reason}",
+            remedy="restore the schema from a backup; `mainspring engine recover` publishes what nodes have kept; "
+            "`mainspring engine init --begin-anew` begins an empty log",
         )
     if may_pass(error):
         return LogUnavailable(

@@ -129,6 +129,7 @@ class PostgresEngine(Watched):
         self._connections: PostgresConnections | None = None
         self._tasks = BackgroundTasks(_logger, "the PostgreSQL engine")
         self._committing = asyncio.Lock()
+        self._keeping = asyncio.Lock()
         self._wake = asyncio.Event()
         self._fault: MainspringError | None = None  # why this engine is of no use any more
         self._on_failure: list[Callable[[MainspringError], object]] = []
@@ -196,14 +197,17 @@ class PostgresEngine(Watched):
         try:
             await work()
         except MainspringError as error:
-            self._note(error)
+            await self._note(error)
         except Exception as error:
             self._fail(LogUnavailable(f"the engine failed: {type(error).__name__}: {error}", remedy="start again"))
             context = {"message": "a task of the log's engine failed", "exception": error}
             asyncio.get_running_loop().call_exception_handler(context)
 
-    def _note(self, error: MainspringError) -> None:
+    async def _note(self, error: MainspringError) -> None:
         """After some errors nothing that this engine knows can be trusted."""
+        if isinstance(error, LogGone):
+            async with self._keeping:  # whoever finds it out second waits, too, before the engine may be closed
+                await self._keep_recent()
         if isinstance(error, MissedTooMuch | FormatError | LogGone):
             self._fail(error)
 
@@ -286,8 +290,9 @@ class PostgresEngine(Watched):
         while True:
             asked, token = known.number, known.token
             rows = await connection.fetch(self._sql.news, asked)
-            if not rows or rows[0]["number"] != asked or rows[0]["token"] != token:
-                raise await self._lost_track(connection, asked)
+            there = rows[0]["token"] if rows and rows[0]["number"] == asked else None
+            if there != token:
+                raise await self._lost_track(connection, asked, token, there)
             for row in rows:
                 if row["number"] == known.number + 1:
                     effects = tables.decode_effects(row["body"])
@@ -299,19 +304,18 @@ class PostgresEngine(Watched):
             if len(rows) < _AT_ONCE:
                 return
 
-    async def _lost_track(self, connection: Any, number: int) -> MainspringError:
+    async def _lost_track(self, connection: Any, number: int, ours: str, theirs: str | None) -> MainspringError:
         oldest = await connection.fetchval(self._sql.oldest)
         if oldest is not None and oldest > number:
             return MissedTooMuch(
                 "this node was away for longer than the log keeps news for it",
                 remedy="start it again; to bridge longer absences raise keep_ms in the address",
             )
-        await self._keep_recent()
         return LogGone(
-            f"the server has another history than this node has seen: commit {number} is not there. A standby that "
-            "had not received everything was promoted, or a backup was restored",
+            f"the server has another history than this node has seen: commit {number} is {theirs or 'gone'} there, and "
+            f"{ours} here. A standby that had not received everything was promoted, or a backup was restored",
             remedy="start the node again; acknowledged commits may be lost (use synchronous standbys); `mainspring "
-            "engine compare` shows what only a log that was kept aside holds",
+            "engine compare` shows what only a log that was kept aside holds, and `engine recover` publishes it again",
         )
 
     async def _keep_recent(self) -> None:
@@ -347,7 +351,7 @@ class PostgresEngine(Watched):
                 try:
                     results += await self._commit(group)
                 except MainspringError as error:
-                    self._note(error)
+                    await self._note(error)
                     if not results:
                         raise
                     return results + [error] * (len(batches) - len(results))

@@ -19,13 +19,14 @@ from typing import Final, Protocol
 import msgspec
 
 from mainspring.log.contract import MAX_INT, MIN_INT, Append, Operation
-from mainspring.log.engines.sqlite.chunks import EventRow, check_types
+from mainspring.log.engines.sqlite.chunks import check_types
 from mainspring.log.engines.sqlite.schema import MAX_OFFSET, OFFSET_BITS, mark_checksum
 
 RUN_BYTES: Final = 16  # what a run says of an event takes, encoded, at most without marks
 
 PartitionPlace = tuple[str, int]  # topic, partition
 PartitionEnd = tuple[int, int, int, int | None]  # the partition's number in the file, its tail, and what was sent once
+PartitionChange = tuple[str, int, PartitionEnd, PartitionEnd]  # topic, partition, its end before and after
 
 
 class AppendRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -46,7 +47,7 @@ class AppendRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
     highs: list[int | None]
     mark_checksums: list[int]
 
-    def places(self) -> list[tuple[str, int, PartitionEnd, PartitionEnd]]:
+    def places(self) -> list[PartitionChange]:
         """Each partition with its end before and after."""
         after = self.after
         return [
@@ -55,26 +56,20 @@ class AppendRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
             for partition, end in partitions.items()
         ]
 
-    def all_positions(self) -> Sequence[int]:
+    def offsets(self, places: Sequence[PartitionChange]) -> Sequence[int]:
+        """Of each event. `places` are those of this run."""
+        if self.positions:
+            return [position & MAX_OFFSET for position in self.positions]
+        ((_, _, before, after),) = places
+        return range(before[1] + 1, after[1] + 1)
+
+    def _all_positions(self) -> Sequence[int]:
         """The place of each event in the file."""
         if self.positions:
             return self.positions
         ((_, _, before, after),) = self.places()
         base = before[0] << OFFSET_BITS
         return range(base + before[1] + 1, base + after[1] + 1)
-
-    def offsets(self) -> Sequence[int]:
-        if self.positions:
-            return [position & MAX_OFFSET for position in self.positions]
-        ((_, _, before, after),) = self.places()
-        return range(before[1] + 1, after[1] + 1)
-
-    def event_rows(self, events: Sequence[Append]) -> list[EventRow]:
-        """As chunks take them."""
-        return [
-            (offset, event.ts, event.id, event.payload, event.key, event.headers)
-            for offset, event in zip(self.offsets(), events, strict=True)
-        ]
 
     def mark_values(self, events: Sequence[Append]) -> Iterable[tuple[object, ...]]:
         """Topic, dedupe, position, until and checksum of each mark."""
@@ -83,7 +78,7 @@ class AppendRun(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return zip(
             [event.topic for event in events],
             [event.dedupe for event in events],
-            self.all_positions(),
+            self._all_positions(),
             [event.dedupe_until for event in events],
             self.mark_checksums,
             strict=True,

@@ -42,10 +42,12 @@ from mainspring.log.contract import (
     Restorable,
     Result,
     StoredEvent,
+    Unmarked,
     not_storable,
+    seen_before,
     tail_conflict,
 )
-from mainspring.log.engines.sqlite.appends import AppendRun, PartitionEnd
+from mainspring.log.engines.sqlite.appends import AppendRun, PartitionChange, PartitionEnd
 from mainspring.log.engines.sqlite.chunks import (
     SELECT_REST,
     Chunk,
@@ -222,17 +224,24 @@ class UnknownMarks(Exception):
 class CommitPlan(BatchPlanner):
     """What one commit will do. Made for one commit, then thrown away."""
 
-    def __init__(self, log_state: LogState, versions: dict[Place, int], marks: dict[Place, StoredMark] | None) -> None:
+    def __init__(
+        self,
+        log_state: LogState,
+        versions: dict[Place, int],
+        marks: dict[Place, StoredMark],
+        *,
+        assumes_new_marks: bool = False,
+    ) -> None:
         """`versions` and `marks` hold what the file has of the records and marks that `lookups_for` named.
 
-        Without `marks` the plan assumes that the file has none of them. The writer must then insert marks
-        so that it fails if there is one, and must be ready for `UnknownMarks`.
+        If it was not asked for those of events, the plan assumes that the file has none of them. The writer must then
+        insert marks so that it fails if there is one, and must be ready for `UnknownMarks`.
         """
         super().__init__()
         self._log_state = log_state
         self._versions = versions
-        self.assumes_new_marks: bool = marks is None
-        self._found_marks = marks or {}
+        self.assumes_new_marks: bool = assumes_new_marks
+        self._found_marks = marks
         self.records: dict[Place, tuple[int, int, bytes] | None] = {}  # version, crc, value; None: deleted
         self.marks: dict[Place, tuple[int, int]] = {}
         self.mark_values: list[object] = []  # of runs: five per mark, as in the table
@@ -253,22 +262,30 @@ class CommitPlan(BatchPlanner):
         self._version_before = self._log_state.version
         result = self._decide(batch)
         if self.assumes_new_marks and type(result) is Refused:
-            marked = any(type(each) is Append and each.dedupe is not None for each in batch.operations)
+            marked = any(isinstance(each, Append | AppendMany) and each.dedupe is not None for each in batch.operations)
             if marked:
                 raise UnknownMarks from result
         return result
 
-    def add_run(self, run: AppendRun, events: Sequence[Append]) -> bool:
-        """Take over what was decided for batches that only append; False: it does not fit, decide them here."""
+    def add_run(
+        self, run: AppendRun, places: Sequence[PartitionChange], offsets: Sequence[int], events: Sequence[Append]
+    ) -> bool:
+        """Take over what was decided for batches that only append; False: it does not fit, decide them here.
+
+        `places` and `offsets` are the run's.
+        """
         if run.mark_checksums and not self.assumes_new_marks:
             return False
         states = []
-        for topic, partition, before, after in run.places():
+        for topic, partition, before, after in places:
             state = self._log_state.partitions.get((topic, partition))
             if state is None or state.lost or before[:2] != (state.id, state.tail) or after[1] > MAX_OFFSET:
                 return False
             states.append((state, after[1]))
-        rows = run.event_rows(events)
+        rows = [
+            (offset, event.ts, event.id, event.payload, event.key, event.headers)
+            for offset, event in zip(offsets, events, strict=True)
+        ]
         if len(states) == 1:
             states[0][0].pending += rows
         elif not self._share_out(rows, events):
@@ -376,12 +393,17 @@ class CommitPlan(BatchPlanner):
 
     def _append_many(self, events: AppendMany) -> tuple[int, int, bool]:
         events.check()
+        dedupe = events.dedupe
+        if dedupe is not None:
+            seen = self._seen(events.topic, dedupe, events.ts)
+            if seen is not None:
+                return seen
         state = self._log_state.partitions.get((events.topic, events.partition))
         if state is None or state.saved is None:
-            state = self._touch(events.each()[0], state)
+            state = self._touch(events.first(), state)
         tail, ts, count = state.tail, events.ts, len(events.ids)
         if tail + count > MAX_OFFSET or not MIN_INT <= ts <= MAX_INT:
-            fault = not_storable(events.each()[0])
+            fault = not_storable(events.first())
             raise fault or Refused("the partition has too few offsets left", code="partition_full")
         if not self._before or self._before[-1][0] is not state:
             self._before.append((state, tail))
@@ -391,7 +413,14 @@ class CommitPlan(BatchPlanner):
         state.pending += zip(
             offsets, repeat(ts), events.ids, events.payloads, events.keys or nothing, events.headers or nothing
         )
+        if dedupe is not None:
+            self._mark(events.first(), dedupe, state.base + tail + 1)
         return events.partition, tail + 1, False
+
+    def _unmarked(self, unmarked: Unmarked) -> None:
+        seen = self._seen(unmarked.topic, unmarked.dedupe, unmarked.ts)
+        if seen is not None:
+            raise seen_before(unmarked, seen[1])
 
     def _touch(self, item: Append | StoredEvent | KeptTail | Mark, state: PartitionState | None) -> PartitionState:
         if state is None:

@@ -49,7 +49,7 @@ from mainspring.log.engines.sqlite.plan import (
     PartitionState,
     UnknownMarks,
 )
-from mainspring.log.engines.sqlite.rows import any_rows
+from mainspring.log.engines.sqlite.rows import about_rows, any_rows
 from mainspring.log.engines.sqlite.schema import (
     connect_writer,
     is_sound_mark,
@@ -65,6 +65,8 @@ COMMITS_OF_A_BUSY_LOG = 64  # from then on it pays to preallocate the WAL; most 
 
 COMMITS_PER_UPKEEP: Final = 64
 PARTITIONS_PER_UPKEEP: Final = 32
+
+WORDS_OF_ROWS: Final = 10_000  # events of an older format between two words of how many are moved, at least
 
 LOOK_S: Final = 0.25  # between two looks at the names of the files while nothing is written
 COMMITS_PER_LOCK_LOOK: Final = 64  # while something is
@@ -103,6 +105,8 @@ class SqliteWriter:
         self._look_first = 0  # how many of the next commits look for their marks first
         self._has_rows = any_rows(self._connection)  # of an older format
         self._rows_passed_over: set[int] = set()  # partitions whose rows cannot be put into chunks
+        self._rows_to_move = self._rows_moved = 0
+        self._next_word = 0  # how many are moved when the log says so the next time
         self._keeps_up = True
         self._stored = 0  # transactions with events or records
         self._next_upkeep = COMMITS_PER_UPKEEP  # when so many were stored
@@ -160,10 +164,8 @@ class SqliteWriter:
             return False
         self._next_upkeep = self._stored + COMMITS_PER_UPKEEP
         try:
-            if self._has_rows:
-                self._has_rows = bool(convert_rows(self._connection, self.log_state, self._rows_passed_over))
-                if self._has_rows:
-                    return True
+            if self._has_rows and self._move_rows():
+                return True
             loose = (state for state in self.log_state.partitions.values() if state.loose > FEW_CHUNKS)
             for state in islice(loose, PARTITIONS_PER_UPKEEP):
                 if put_together(self._connection, state):
@@ -176,6 +178,26 @@ class SqliteWriter:
             self._keeps_up = False
             _logger.exception("the log's small chunks are left as they are until the node is started again")
         return False
+
+    def _move_rows(self) -> bool:
+        """One step from rows to chunks; says now and then how far that is."""
+        if not self._rows_to_move:
+            bases = [state.base for state in self.log_state.partitions.values()]
+            self._rows_to_move = about_rows(self._connection, bases)
+            self._next_word = 0
+        moved = convert_rows(self._connection, self.log_state, self._rows_passed_over)
+        self._rows_moved += moved
+        self._has_rows = bool(moved)
+        if self._rows_moved >= self._next_word or not moved:
+            done, total = self._rows_moved, max(self._rows_moved, self._rows_to_move)
+            self._next_word = done + max(WORDS_OF_ROWS, total // 10)
+            _logger.info(
+                "the log's file has an older format: %d of about %d events moved%s",
+                done,
+                total,
+                "" if moved else "; done",
+            )
+        return self._has_rows
 
     def _look(self, *, at_lock: bool) -> None:
         if self.gone is None:
@@ -245,15 +267,13 @@ class SqliteWriter:
     def _plan(self, batches: Sequence[Batch], *, assume_new_marks: bool = False) -> CommitPlan:
         places, marked = lookups_for(batches, of_marks=not assume_new_marks)
         versions = {place: version for place, (version,) in ask(self._connection, FIND_VERSIONS, places)}
-        if assume_new_marks:
-            return CommitPlan(self.log_state, versions, None)
         marks = {}
         for place, (pos, until, crc) in ask(self._connection, FIND_MARKS, marked):
             if is_sound_mark(*place, pos, until, crc):
                 marks[place] = (pos, until)
             else:  # it may lead to another event; without it, this one is stored
                 _logger.error("the mark of %r in topic %r is damaged and is written anew", place[1], place[0])
-        return CommitPlan(self.log_state, versions, marks)
+        return CommitPlan(self.log_state, versions, marks, assumes_new_marks=assume_new_marks)
 
     def _store(self, plan: CommitPlan, also: Sequence[Statement] = ()) -> None:
         """Put the plan into the file, and `also` with it."""
