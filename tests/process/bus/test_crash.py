@@ -20,7 +20,7 @@ import pytest
 from tests.support.serving import Serving
 
 ROUNDS = int(os.environ.get("MAINSPRING_TEST_CRASH_ROUNDS", "50"))
-ROUNDS_PER_NODE = 10  # then a fresh folder: reading everything back must not take over
+ROUNDS_PER_NODE = 5  # then a fresh folder: a test of more takes minutes on a busy machine
 TOPIC = "crash"
 
 

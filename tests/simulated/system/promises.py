@@ -253,6 +253,8 @@ class Promises(TopicVerbs):
         lost = {
             event.id for event in await end.events("work") if ("work", event.partition, event.offset) in end.damaged
         }
+        gone, rotten = self.sent - stored.keys(), sum(topic == "work" for topic, _, _ in end.damaged)
+        end.require(len(gone) <= rotten, f"publishers were told that {sorted(gone)[:3]} are stored")
         done = Counter(event.payload["work"] for event in await end.events("done"))
         found = await end.nodes[0].bus.dead_letters.page("work")
         letters = Counter(letter.original_id for letter in found if letter.group == "workers")

@@ -6,11 +6,14 @@ import gc
 import os
 import subprocess
 import sys
+from typing import ClassVar
 
 import pytest
 
-from mainspring.testing.simulation import explore, run, shorten
-from tests.simulated.system.mutants import MUTANTS, Mutant, settles_without_the_letter
+from mainspring import App
+from mainspring.client import Client
+from mainspring.testing.simulation import KINDS, PlannedStep, Scenario, explore, operation, run, shorten
+from tests.simulated.system.mutants import MUTANTS, Mutant, answers_before_the_commit, settles_without_the_letter
 from tests.simulated.system.promises import Promises
 from tests.support.paths import ROOT
 
@@ -32,6 +35,39 @@ def test_every_promise_is_kept(first: int) -> None:
 def test_a_deliberate_fault_is_found(mutant: Mutant) -> None:
     with mutant():
         assert any(run(Promises, seed).broken for seed in range(SEEDS))
+
+
+class Publishing(Scenario):
+    """A program without checks of its own."""
+
+    drainers: ClassVar = (1,)
+
+    def program(self) -> App:
+        return App("publishing")
+
+    @operation
+    async def publish(self, client: Client, step: PlannedStep) -> None:
+        await client.publish("orders", {}, id=step.id)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_fault_strikes(kind: str) -> None:
+    class OneKind(Publishing):
+        kinds: ClassVar = (kind,)
+
+    results = [run(OneKind, seed) for seed in range(4)]
+    assert sum(result.met[kind] for result in results) > 0
+    assert [result.broken for result in results] == [[]] * 4
+
+
+def test_what_a_publisher_was_told_is_compared_whatever_the_scenario_checks() -> None:
+    class OnAFullDisk(Publishing):
+        nodes: ClassVar = (1,)
+        kinds: ClassVar = ("disk full",)
+
+    with answers_before_the_commit():
+        broken = [promise for seed in range(10) for promise in run(OnAFullDisk, seed).broken]
+    assert any("was confirmed at" in promise for promise in broken), broken
 
 
 def test_nothing_of_a_run_stays() -> None:

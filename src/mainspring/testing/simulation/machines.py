@@ -263,8 +263,9 @@ class SystemClient(Client):
     def _new_http(self, token: str | None) -> NodeHttp:
         return SystemHttp(self.url, token)
 
-    async def _publish(self, topic: str, id: str, *rest: Any) -> Place:
-        place = await super()._publish(topic, id, *rest)
+    async def publish(self, topic: str, payload: Any, *, id: str | None = None, **named: Any) -> Place:
+        id = id or self.new_id()
+        place = await super().publish(topic, payload, id=id, **named)
         self._ledger.confirm(topic, place.partition, int(place), id)
         return place
 
