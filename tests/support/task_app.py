@@ -71,6 +71,14 @@ async def deadly(what: Note, task: TaskContext) -> str:
     return "survived"
 
 
+@app.task(max_attempts=1, timeout="100ms")
+def stuck(path: str) -> None:
+    """Never returns, and cannot be cancelled."""
+    write(path, str(os.getpid()))
+    while True:
+        time.sleep(60)
+
+
 @app.task(max_attempts=3, backoff="50ms")
 def killer(what: Note) -> None:
     """Kills its worker every time."""

@@ -55,6 +55,7 @@ logger: logging.Logger = logging.getLogger("mainspring.loop")
 DEFAULT_SIZE: Final = 40
 
 _SAY_AFTER_S: Final = 10.0  # real time after which a function that holds up virtual time is named
+_RETURNS_WITHIN_S: Final = 5.0  # of a function that nobody waits for any more: it may look whether it was cancelled
 
 _here = threading.local()  # `call`: what this thread is doing
 _numbers = itertools.count(1)
@@ -117,10 +118,14 @@ def _took_too_long(limit_ms: int) -> HandlerTimeout:
 
 
 class HandlerThreads:
-    """At most `size` threads that compute or block; those that wait in a verb come on top. Used on one event loop."""
+    """At most `size` threads that compute or block; those that wait in a verb come on top. Used on one event loop.
 
-    def __init__(self, size: int = DEFAULT_SIZE) -> None:
+    `on_stuck` is called on the loop when a function still runs some seconds after its call was cancelled.
+    """
+
+    def __init__(self, size: int = DEFAULT_SIZE, on_stuck: Callable[[], object] | None = None) -> None:
         self.size = size
+        self.on_stuck = on_stuck
         self.busy: int = 0  # threads that run a function and do not wait in a verb
         self._calls: set[_Call] = set()  # begun and not ended
         self._queue: deque[_Call] = deque()
@@ -177,6 +182,10 @@ class HandlerThreads:
             call.begin(jobs)
 
     # Called on the loop for a call
+
+    def runs(self, call: _Call) -> bool:
+        """Whether a thread is still busy with it."""
+        return call in self._calls
 
     def pause(self) -> None:
         """A function waits in a verb: its thread does not count."""
@@ -270,7 +279,17 @@ class _Call:
         if self._limit_ms is not None:
             cancel = call_at_deadline(self._limit_ms / 1000, functools.partial(self._take_too_long, self._limit_ms))
             self.result.add_done_callback(lambda _: cancel())
+        if self.threads.on_stuck is not None:
+            self.result.add_done_callback(self._watch)
         self.hand_over(jobs, self)
+
+    def _watch(self, _: asyncio.Future[Any]) -> None:
+        if self.threads.runs(self):
+            self._aio.call_later(_RETURNS_WITHIN_S, self._report_stuck)
+
+    def _report_stuck(self) -> None:
+        if self.threads.runs(self) and self.threads.on_stuck is not None:
+            self.threads.on_stuck()
 
     def _take_too_long(self, limit_ms: int) -> None:
         name = next((each.name for each in threading.enumerate() if each.ident == self.thread), "of its own")

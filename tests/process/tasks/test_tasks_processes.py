@@ -351,15 +351,31 @@ async def test_processes_end_when_their_parent_is_gone(bus: Client, workers: Wor
     await (await task_app.where.enqueue(str(paper))).result(60)
     child = int(task_app.lines(paper)[0])
     parent.kill()
+    await gone(child)
 
-    async def gone() -> bool:
+
+async def gone(process: int) -> None:
+    async def ended() -> bool:
         try:
-            os.kill(child, 0)
+            os.kill(process, 0)
         except ProcessLookupError:
             return True
         return False
 
-    await eventually(gone)
+    await eventually(ended)
+
+
+async def test_a_function_that_outlives_its_time_limit_ends_with_its_process_which_is_replaced(
+    bus: Client, workers: Workers, paper: Path
+) -> None:
+    workers.start("--processes", "2", "--concurrency", "1")
+    handles = [await task_app.stuck.enqueue(str(paper)) for _ in range(2)]
+    for handle in handles:
+        with pytest.raises(TaskFailed, match=r"took longer than 0\.1 s"):
+            await handle.result(60)
+    for process in set(task_app.lines(paper)):
+        await gone(int(process))
+    assert await (await task_app.where.enqueue(str(paper))).result(60)
 
 
 def test_a_program_without_an_event_loop_enqueues_and_waits(own_node: Node, workers: Workers, paper: Path) -> None:

@@ -1,7 +1,7 @@
 """`mainspring worker`: runs the tasks of a program until it is told to stop, in one process or several.
 
 With `--processes` the program is imported once and the process forks: the children run tasks, and the parent starts a
-new one for each that dies. It runs no event loop and no threads, so it can fork at any time.
+new one for each that ends. It runs no event loop and no threads, so it can fork at any time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Annotated, Any, Final
 
 import typer
@@ -82,13 +83,14 @@ async def _work(app: App, at: NodeAddress, concurrency: int, grace: float, paren
     stopping = stop_signals(logger)
     if parent is not None:  # readable when the parent is gone
         asyncio.get_running_loop().add_reader(parent, stopping.set)
-    threads = HandlerThreads(concurrency)
+    # A thread cannot be interrupted, a process can: where another takes its place, it ends with what is stuck in it.
+    threads = HandlerThreads(concurrency, None if parent is None else partial(_end_in_order, stopping))
     async with (
         at.open_client(connect_timeout=0, on_state=_report()) as bus,
         AsyncExitStack() as undo,
     ):
         app.use(bus)
-        await app.hooks.enter(app, undo, threads)
+        await app.hooks.enter(app, undo, HandlerThreads())  # their own: they run also when all others are stuck
         worker = Worker(app.tasks, concurrency=concurrency, threads=threads)
         if await unless_stopped(stopping, asyncio.ensure_future(_started(worker))) is None:
             return
@@ -99,6 +101,14 @@ async def _work(app: App, at: NodeAddress, concurrency: int, grace: float, paren
             await unless_stopped(stopping, asyncio.ensure_future(worker.wait()))
         finally:
             await worker.stop(grace)
+
+
+def _end_in_order(stopping: asyncio.Event) -> None:
+    if not stopping.is_set():
+        logger.warning(
+            "a function still runs after its time limit: this process finishes its others and is replaced"
+        )
+        stopping.set()
 
 
 async def _started(worker: Worker) -> bool:
@@ -131,7 +141,10 @@ class _Processes:
             if self._stopping:
                 continue
             code = os.waitstatus_to_exitcode(status)
-            logger.error("worker process %d ended with %d; its tasks go to others, and a new one starts", pid, code)
+            level = logging.ERROR if code else logging.INFO
+            logger.log(
+                level, "worker process %d ended with %d; its tasks go to others, a new one starts", pid, code
+            )
             if lived_ms > _HEALTHY_MS:
                 pauses.succeeded()
             else:
