@@ -105,9 +105,7 @@ async def _work(app: App, at: NodeAddress, concurrency: int, grace: float, paren
 
 def _end_in_order(stopping: asyncio.Event) -> None:
     if not stopping.is_set():
-        logger.warning(
-            "a function still runs after its time limit: this process finishes its others and is replaced"
-        )
+        logger.warning("a function still runs after its time limit: this process finishes its others and is replaced")
         stopping.set()
 
 
@@ -142,9 +140,7 @@ class _Processes:
                 continue
             code = os.waitstatus_to_exitcode(status)
             level = logging.ERROR if code else logging.INFO
-            logger.log(
-                level, "worker process %d ended with %d; its tasks go to others, a new one starts", pid, code
-            )
+            logger.log(level, "worker process %d ended with %d; its tasks go to others, a new one starts", pid, code)
             if lived_ms > _HEALTHY_MS:
                 pauses.succeeded()
             else:
