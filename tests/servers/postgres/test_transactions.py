@@ -13,9 +13,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import asyncpg
+import django
+import django.db
+import django.db.transaction
 import psycopg
+import psycopg.conninfo
 import pytest
 import sqlalchemy
+from django.conf import settings
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from mainspring import App, Fail, connect
@@ -114,6 +119,33 @@ async def test_every_blocking_connection_takes_them(
         with connect(database) as connection:
             publish(connection, "orders", "in", key="k", schema=schema)
         await shop.until("in")
+
+
+async def test_the_connection_of_django_takes_them(address: str, database: str, schema: str) -> None:
+    def in_a_view(shop: Shop) -> None:
+        if not settings.configured:
+            settings.configure(DATABASES={"default": _as_django_writes(database)}, LOGGING_CONFIG=None)
+            django.setup()
+        with contextlib.closing(django.db.connection):
+            with contextlib.suppress(ZeroDivisionError), django.db.transaction.atomic():
+                enqueue(django.db.connection, shop.mail, "nobody", schema=schema)
+                raise ZeroDivisionError
+            with django.db.transaction.atomic():
+                publish(django.db.connection, "orders", "in", key="k", schema=schema)
+                enqueue(django.db.connection, shop.mail, "ada", times=2, schema=schema)
+                start_run(django.db.connection, shop.ship, 5, schema=schema)
+
+    async with shop_on(address) as (shop, _):
+        await asyncio.to_thread(in_a_view, shop)
+        await shop.until("in")
+        await shop.until(("ada", 2), 5, of="done")
+
+
+def _as_django_writes(database: str) -> dict[str, Any]:
+    parts = psycopg.conninfo.conninfo_to_dict(database)
+    names = {"NAME": "dbname", "USER": "user", "PASSWORD": "password", "HOST": "host", "PORT": "port"}
+    found = {key: parts[name] for key, name in names.items() if name in parts}
+    return {"ENGINE": "django.db.backends.postgresql", **found}
 
 
 async def test_every_async_connection_takes_them(address: str, database: str, schema: str) -> None:
