@@ -1,11 +1,12 @@
 """The Django example as its README says: rows and events are one transaction, and the admin has the links.
 
-On SQLite with Django's own server, and on a real PostgreSQL under `gunicorn --preload`.
+On SQLite with Django's own server or inside the workers of gunicorn, and on a real PostgreSQL under `gunicorn --preload`.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -111,6 +112,47 @@ def test_an_order_and_its_event_are_one_transaction(environment: dict[str, str],
         if database == "postgresql":
             waits = "from mainspring.contrib.django.models import OutboxEvent; print(OutboxEvent.objects.count())"
             assert manage(environment, "shell", "-v", "0", "-c", waits).strip() == "0"  # nothing had to be carried
+
+
+def test_web_processes_are_the_node_themselves_and_one_takes_over_from_the_other(environment: dict[str, str]) -> None:
+    manage(environment, "migrate", "-v", "0")
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    served = ["-m", "gunicorn", "-c", "gunicorn_embedded.py", "--no-control-socket", "-w", "3"]
+    with (
+        running(environment, *served, "-b", f"127.0.0.1:{port}", "shop.wsgi") as parent,
+        httpx.Client(timeout=PATIENCE_S) as web,
+    ):
+
+        def answer(method: str, path: str, **options: Any) -> httpx.Response | None:
+            try:
+                return web.request(method, url + path, **options)
+            except httpx.TransportError:  # the worker that had the request is gone
+                return None
+
+        def placed_and_billed(sku: str) -> None:
+            found: list[int] = []
+
+            def placed() -> bool:
+                answered = answer("POST", "/orders", json={"customer": "ada", "sku": sku})
+                if answered is not None and answered.status_code == 201:
+                    found.append(answered.json()["order"])
+                return bool(found)
+
+            def billed() -> bool:
+                answered = answer("GET", f"/orders/{found[0]}")
+                return answered is not None and answered.json()["state"] == "billed"
+
+            eventually(placed, "a web process")
+            eventually(billed, "the order to be billed")
+
+        placed_and_billed("pen")
+        for worker in children(parent.pid):
+            os.kill(worker, signal.SIGKILL)  # one of them is the node
+            placed_and_billed("cup")
+
+
+def children(process: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
 
 
 ADMIN = """

@@ -4,6 +4,7 @@
     MAINSPRING = {"app": "shop.events:app", "data": BASE_DIR / "data"}
 
 - `publish`: an event that is published exactly when the transaction commits; `client`: the node, for views
+- `node`: `embed`, which runs the node in the web processes themselves
 - `conf`: the settings. `apps`, `models`, `admin`, `migrations`, `management`: what Django looks for
 """
 
@@ -15,6 +16,7 @@ from typing import Any
 
 from mainspring.client import SyncClient
 from mainspring.contrib.django.conf import read_settings
+from mainspring.contrib.django.node import EmbeddedNode, embed
 from mainspring.outbox import Outbox
 
 
@@ -55,4 +57,4 @@ def client() -> SyncClient:
     return SyncClient(settings.url, settings.token)
 
 
-__all__ = ["client", "publish"]
+__all__ = ["EmbeddedNode", "client", "embed", "publish"]
