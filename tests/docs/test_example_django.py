@@ -1,6 +1,6 @@
 """The Django example as its README says: rows and events are one transaction, and the admin has the links.
 
-On SQLite with Django's own server or inside the workers of gunicorn, and on a real PostgreSQL under `gunicorn --preload`.
+On SQLite with Django's own server, or inside gunicorn's workers, and on a real PostgreSQL under `gunicorn --preload`.
 """
 
 from __future__ import annotations
