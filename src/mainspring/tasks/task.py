@@ -278,7 +278,7 @@ class Task(Generic[P, R]):
         self.__name__ = name
 
     def _result_decoder(self, hint: Any) -> Callable[[Any], Any]:
-        if not self.keep_result or hint in (NoReturn, Never, object):  # object: it may be anything, as with Any
+        if not self.keep_result or hint in (NoReturn, Never):
             return _decode_any
         try:
             return decoder_of(hint)
