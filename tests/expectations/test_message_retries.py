@@ -7,6 +7,7 @@ asked to survive the node does.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -105,6 +106,33 @@ async def test_a_letter_that_fails_again_stays_and_can_be_dropped(start: Start) 
         (again,) = await letters(node)
         assert again["id"] == letter["id"]
         assert await node.command("Syscall.DropDeadLetters", {"ids": [again["id"]]}) == {"count": 1}
+        assert await letters(node) == []
+
+
+async def test_a_letter_that_was_dropped_on_its_way_does_not_come_back(start: Start) -> None:
+    app, ending = App("shop"), asyncio.Event()
+    attempts: list[int] = []
+
+    @app.command("Charge.Card")
+    async def charge(data: dict[str, Any], ctx: Context) -> None:
+        attempts.append(1)
+        if len(attempts) == 2:
+            await ending.wait()
+        raise Fail(503, "the bank is away")
+
+    @app.command("Charge.Later")
+    async def later(data: dict[str, Any], ctx: Context) -> None:
+        ctx.after("10ms", "command", "Charge.Card", {})
+
+    async with start(app) as node:
+        await node.command("Charge.Later", {})
+        (letter,) = await node.until(lambda: letters(node))
+        await node.command("Syscall.Redrive", {"all": True})
+        await node.until(lambda: len(attempts) == 2)
+        assert await node.command("Syscall.DropDeadLetters", {"ids": [letter["id"]]}) == {"count": 1}
+        ending.set()
+        with pytest.raises(Fail, match="bank"):
+            await node.command("Charge.Card", {})
         assert await letters(node) == []
 
 

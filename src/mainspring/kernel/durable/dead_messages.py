@@ -179,10 +179,10 @@ class DeadMessages:
         return sent
 
     def drop(self, letters: Iterable[DeadMessage]) -> int:
-        """Forget messages; how many."""
+        """Forget messages, also one that is on its way again and fails; how many."""
         dropped = 0
         for letter in letters:
-            self._write(letter.id, None)
+            self._forget(letter.id)
             dropped += 1
         return dropped
 
@@ -211,7 +211,7 @@ class DeadMessages:
     def _outcome_came(self, letter: DeadMessage, outcome: Message) -> None:
         if outcome.kind == "reply":
             self._forget(letter.id)
-        elif outcome.type != faults.SHUTTING_DOWN:
+        elif outcome.type != faults.SHUTTING_DOWN and letter.id in self._sent_back:  # else it was dropped meanwhile
             now = self._exchange.clock.wall_ms()
             self._sent_back.discard(letter.id)
             self._write(
