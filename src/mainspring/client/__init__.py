@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from mainspring.client.frames import encode_event as encode_event
     from mainspring.client.frames import moment_ms as moment_ms
     from mainspring.client.http import NodeHttp as NodeHttp
+    from mainspring.client.publishing import Awaited as Awaited
     from mainspring.client.publishing import New as New
     from mainspring.client.publishing import Outgoing as Outgoing
     from mainspring.client.publishing import Place as Place
@@ -72,7 +73,7 @@ _HOMES: Final = {
     "EventTooLarge NodeRefused NotEncodable TimedOut Uncertain",
     "mainspring.client.frames": "EventEnvelope check_texts decode_envelope encode_event moment_ms",
     "mainspring.client.http": "NodeHttp",
-    "mainspring.client.publishing": "New Outgoing Place",
+    "mainspring.client.publishing": "Awaited New Outgoing Place",
     "mainspring.client.request_reply": "ReplyError",
     "mainspring.client.subscription": "DeadEvent Event StoredEvent Subscription decoder",
     "mainspring.client.sync_client": "SyncClient Waiter",

@@ -105,7 +105,7 @@ async def _work(app: App, at: NodeAddress, concurrency: int, grace: float, paren
 
 def _end_in_order(stopping: asyncio.Event) -> None:
     if not stopping.is_set():
-        logger.warning("a function still runs after its time limit: this process finishes its others and is replaced")
+        logger.warning("a function runs on after its time limit: this process finishes its others and is replaced")
         stopping.set()
 
 

@@ -6,11 +6,13 @@ supervises nodes in production is here, too: a node that ends by itself is start
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +21,7 @@ import msgspec
 from aiohttp import web
 
 from mainspring.app import App
-from mainspring.client import CannotConnect, Client, NodeHttp, Options, Place
+from mainspring.client import Awaited, CannotConnect, Client, NodeHttp, Options, Outgoing, Place
 from mainspring.errors import MainspringError
 from mainspring.loop import time_limit
 from mainspring.message import counted_ids
@@ -263,11 +265,16 @@ class SystemClient(Client):
     def _new_http(self, token: str | None) -> NodeHttp:
         return SystemHttp(self.url, token)
 
-    async def publish(self, topic: str, payload: Any, *, id: str | None = None, **named: Any) -> Place:
-        id = id or self.new_id()
-        place = await super().publish(topic, payload, id=id, **named)
-        self._ledger.confirm(topic, place.partition, int(place), id)
-        return place
+    def put(self, topic: str, event: Outgoing) -> None:
+        """Watched here, where the client has chosen the id: one that is given is sent in another way."""
+        if isinstance(event, Awaited):
+            event.future.add_done_callback(partial(self._placed, topic, event.id))
+        super().put(topic, event)
+
+    def _placed(self, topic: str, id: str, answer: asyncio.Future[Place]) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            place = answer.result()
+            self._ledger.confirm(topic, place.partition, int(place), id)
 
 
 class SystemHttp(NodeHttp):
