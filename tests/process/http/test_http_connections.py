@@ -68,6 +68,17 @@ async def test_a_sender_that_half_closes_gets_its_answer() -> None:
         assert pipelined.count(b"HTTP/1.1 200") == 3
 
 
+async def test_a_sender_that_asks_for_a_websocket_and_half_closes_gets_its_answer() -> None:
+    asking = f"GET / HTTP/1.1\r\n{HEADERS}Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ=="
+    async with serving(App("shop")) as node:
+        port = int(node.url.rpartition(":")[2])
+        head, _, frames = (await talk(port, f"{asking}{key}\r\n\r\n".encode())).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 101")
+        assert frames == b"\x88\x02\x03\xe8"  # closed, 1000
+        assert (await talk(port, f"{asking}\r\n".encode())).startswith(b"HTTP/1.1 400")
+
+
 async def test_a_sender_that_breaks_off_its_request_stores_nothing() -> None:
     async with serving(App("shop")) as node:
         port = int(node.url.rpartition(":")[2])

@@ -122,11 +122,14 @@ class HttpConnection(web.RequestHandler):
 
     def set_parser(self, parser: Any, data_received_cb: Callable[[], None] | None = None) -> None:
         """The connection speaks WebSocket from now on."""
-        super().set_parser(MaskedFrames(parser), data_received_cb)  # type: ignore[arg-type]
+        frames = MaskedFrames(parser)
+        super().set_parser(frames, data_received_cb)  # type: ignore[arg-type]
+        if self._half_closed:
+            frames.feed_eof()
 
     def eof_received(self) -> bool | None:  # type: ignore[override]
         """The peer sends nothing more. True: it still gets an answer."""
-        if self._is_idle or self._upgraded or self._payload_parser is not None or self._task_handler is None:
+        if self._is_idle or self._payload_parser is not None or self._task_handler is None:
             return None
         if self.transport is None or self.transport.get_extra_info("sslcontext") is not None:
             return None  # TLS cannot be closed halfway
