@@ -51,7 +51,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     rate_burst: Natural = 0
     publish_acl: AccessList | None = msgspec.field(default=None, name="publishACL")
     subscribe_acl: AccessList | None = msgspec.field(default=None, name="subscribeACL")
-    group_acl: dict[str, AccessList] | None = msgspec.field(default=None, name="groupACL")
+    group_acl: dict[NameOrPattern, AccessList] | None = msgspec.field(default=None, name="groupACL")
 
 
 class TopicChange(msgspec.Struct, frozen=True):
