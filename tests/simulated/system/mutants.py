@@ -11,13 +11,14 @@ from typing import Any
 import msgspec
 
 from mainspring.beats import Heartbeat
-from mainspring.bus import Bus
+from mainspring.bus import Bus, task_calls
 from mainspring.bus.groups import dead_letters, group, registry
 from mainspring.bus.publishing import publisher
 from mainspring.bus.schedules import schedules
 from mainspring.bus.topics import compaction
 from mainspring.bus.topics import registry as topics
 from mainspring.client import request_reply, subscription
+from mainspring.kernel.durable import timers as durable_timers
 from mainspring.log import Append, Batch, Log, Put, Receipt
 from mainspring.outbox import drainer
 from mainspring.runs.durable import durable_runs, writer
@@ -307,6 +308,25 @@ def forgets_replies() -> Any:
     return patched(request_reply, "reply", nothing)
 
 
+def keeps_groups_that_were_deleted() -> Any:
+    async def nothing(self: Any, topic: str, name: str) -> None: ...
+
+    return patched(registry.GroupRegistry, "delete", nothing)
+
+
+def retries_no_calls() -> Any:
+    async def nothing(self: Any, name: str, wanted: Any, *, who: Any = None) -> task_calls.ChangedCalls:
+        return task_calls.ChangedCalls(name, 1, {})
+
+    return patched(task_calls.TaskCalls, "retry", nothing)
+
+
+def forgets_timers_of_its_last_life() -> Any:
+    async def nothing(self: Any) -> None: ...
+
+    return patched(durable_timers.DurableTimers, "_take_over", nothing)
+
+
 MUTANTS: tuple[Mutant, ...] = (
     answers_before_the_commit,
     forgets_publish_ids,
@@ -335,4 +355,7 @@ MUTANTS: tuple[Mutant, ...] = (
     forgets_signals_to_the_beats,
     keeps_runs_that_were_forgotten,
     keeps_the_settings_of_a_topic,
+    keeps_groups_that_were_deleted,
+    retries_no_calls,
+    forgets_timers_of_its_last_life,
 )

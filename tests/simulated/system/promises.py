@@ -15,11 +15,11 @@ from mainspring.beats.errors import BeatRunning
 from mainspring.client import Client, New
 from mainspring.outbox import Outbox
 from mainspring.testing.simulation import PlannedStep, Rest, operation
-from tests.simulated.system.topics import TopicVerbs
+from tests.simulated.system.calls import CallVerbs
 from tests.simulated.system.verbs import EVERY_MS, KEYS
 
 
-class Promises(TopicVerbs):
+class Promises(CallVerbs):
     operations: ClassVar = 24
     settings: ClassVar = {"ack_timeout_ms": 2_000, "retention_interval_ms": 700}
     drainers: ClassVar = (0, 1, 2)
@@ -33,7 +33,6 @@ class Promises(TopicVerbs):
         self.ordered: defaultdict[str, list[int]] = defaultdict(list)
         self.replies: dict[str, int] = {}  # of durable commands: which execution answered
         self.runs: set[str] = set()
-        self.apps: dict[int, App] = {}  # of clients, to enqueue tasks with
         self.tasks: set[str] = set()
         self.ran: set[str] = set()
         self.later: set[str] = set()
@@ -171,10 +170,7 @@ class Promises(TopicVerbs):
 
     @operation
     async def task(self, client: Client, step: PlannedStep) -> None:
-        if step.client not in self.apps:
-            self.apps[step.client] = self.program()
-            self.apps[step.client].use(client)
-        handle = await self.apps[step.client].state.mail.enqueue(step.id)
+        handle = await self._app(client, step).state.mail.enqueue(step.id)
         self.tasks.add(step.id)
         if step.random.random() < 0.5:
             assert await handle.result(timeout=120) == step.id

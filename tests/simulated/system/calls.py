@@ -1,0 +1,188 @@
+"""What clients do to calls of tasks, to groups that nobody needs any more, and to timers that outlive their node.
+
+A part of the scenario in `promises`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from mainspring import App, Fail
+from mainspring.client import Client, NodeRefused, TimedOut
+from mainspring.tasks import TaskCancelled, TaskFailed
+from mainspring.testing.simulation import PlannedStep, Rest, operation
+from tests.simulated.system.topics import TopicVerbs
+from tests.simulated.system.verbs import rotten_offsets
+
+PATIENCE_S = 120
+LOOK_S = 0.3
+
+
+class CallVerbs(TopicVerbs):
+    def __init__(self) -> None:
+        super().__init__()
+        self.apps: dict[int, App] = {}  # of clients, to enqueue tasks with
+        self.repaired: set[str] = set()  # parcels that can be packed from now on
+        self.calls: dict[tuple[str, str], str] = {}  # task and id: what a client was told became of it
+        self.unheard: set[tuple[str, str]] = set()  # topics and new groups that were not given the first event
+        self.reminders: set[str] = set()  # that a client was told will come
+        self.silenced: set[str] = set()  # and that will not
+
+    def declare_verbs(self, app: App) -> None:
+        super().declare_verbs(app)
+
+        @app.task(max_attempts=1)
+        async def pack(parcel: str) -> str:
+            if parcel not in self.repaired:
+                raise ValueError("there is no string")
+            return parcel
+
+        @app.task
+        async def ship(parcel: str) -> str:
+            return parcel
+
+        @app.command("Remind.Me", durable=True)
+        async def remind(data: dict[str, Any], ctx: Any) -> None:
+            await ctx.publish("reminded", {"id": data["id"]}, id=self._new_id())
+
+        app.state.pack, app.state.ship = pack, ship
+
+    def _app(self, client: Client, step: PlannedStep) -> App:
+        if step.client not in self.apps:
+            self.apps[step.client] = self.program()
+            self.apps[step.client].use(client)
+        return self.apps[step.client]
+
+    # -- calls of tasks: tried again, discarded, cancelled
+
+    @operation
+    async def mend_call(self, client: Client, step: PlannedStep) -> None:
+        handle = await self._app(client, step).state.pack.enqueue(step.id)
+        try:
+            await handle.result(timeout=PATIENCE_S)
+        except TaskFailed:
+            pass
+        else:
+            raise AssertionError(f"parcel {step.id} was packed without string")
+        self.repaired.add(step.id)
+        if step.random.random() < 0.6:
+            await self._insist(client, lambda: client.retry_calls("pack", ids=[handle.id]))
+            wanted = "done"
+        else:
+            await self._insist(client, lambda: client.discard_calls("pack", ids=[handle.id]))
+            wanted = "discarded"
+        self.calls["pack", handle.id] = wanted
+
+    @operation
+    async def cancel_call(self, client: Client, step: PlannedStep) -> None:
+        ship = self._app(client, step).state.ship.options(delay=step.random.choice((0, 0.5, 5)))
+        handle = await ship.enqueue(step.id)
+        await asyncio.sleep(step.random.uniform(0, 1))
+        await self._insist(client, lambda: client.cancel_calls("ship", ids=[handle.id], reason="not needed"))
+        try:
+            await handle.result(timeout=PATIENCE_S)
+        except TaskCancelled:
+            self.calls["ship", handle.id] = "cancelled"
+        else:
+            self.calls["ship", handle.id] = "done"
+
+    async def _calls_that_differ(self, end: Rest) -> dict[str, str]:
+        """What became of calls, where a client was told something else."""
+        calls = end.nodes[0].bus.task_calls
+        states = {(task, id): (await calls.call(task, id)).state for task, id in self.calls}
+        return {f"call {id} of {task}": state for (task, id), state in states.items() if state != self.calls[task, id]}
+
+    async def _check_calls(self, end: Rest) -> None:
+        rotten = any(topic.startswith("tasks.") for topic, _, _ in end.damaged)
+        differ = {} if rotten else await self._calls_that_differ(end)
+        end.require(not differ, f"calls that are something else than their clients were told: {differ}")
+
+    # -- groups that are deleted
+
+    @operation
+    async def delete_group(self, client: Client, step: PlannedStep) -> None:
+        """Who comes back to a group that was deleted is new to it, and is given everything again."""
+        topic, group = f"heard.{step.client}", f"g{step.id}"
+        async with self.locks[topic]:
+            await client.publish(topic, {}, id=step.id)
+            try:
+                await self._read(client, topic, group)
+                await self._leave(client, topic, group)
+                await self._read(client, topic, group)
+            finally:
+                await self._leave(client, topic, group)  # or it would have a lag for ever
+
+    async def _read(self, client: Client, topic: str, group: str) -> None:
+        """As a member of a new group, until the first event has come."""
+        subscription = client.subscribe(topic, group=group, from_="beginning")
+        try:
+            offset = 0
+            while offset != 1:
+                event = await subscription.get(timeout=PATIENCE_S)
+                await event.ack()
+                offset = event.offset
+        except TimedOut:
+            self.unheard.add((topic, group))
+        finally:
+            await subscription.close()
+
+    async def _leave(self, client: Client, topic: str, group: str) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                try:
+                    await self._insist(client, lambda: client.delete_group(topic, group))
+                except NodeRefused as error:
+                    if error.code == "unknown_group":  # an answer that was lost
+                        return
+                    if error.code != "conflict":  # the member that left may still be known
+                        raise
+                    await asyncio.sleep(LOOK_S)
+                else:
+                    return
+
+    async def _check_groups(self, end: Rest) -> None:
+        missed = {group for topic, group in self.unheard if not rotten_offsets(end, topic)}
+        end.require(not missed, f"new groups that were never given the first event: {sorted(missed)[:3]}")
+
+    # -- timers that outlive their node
+
+    @operation
+    async def remind(self, client: Client, step: PlannedStep) -> None:
+        message = {
+            "kind": "command",
+            "type": "Remind.Me",
+            "data": {"id": step.id},
+            "metadata": {"id": step.id, "timestamp": 0},
+        }
+        delay = step.random.choice((50, 500, 4_000))
+        asked = {"delay": delay, "message": message, "durable": True}
+        timer = (await client.command("Timer.Schedule", asked, timeout=10))["timerId"]
+        if step.random.random() < 0.7:
+            self.reminders.add(step.id)
+            return
+        try:
+            answer = await client.command("Timer.Cancel", {"timerId": timer}, timeout=10)
+        except Fail:
+            return  # it may have been cancelled
+        (self.silenced if answer["cancelled"] else self.reminders).add(step.id)
+
+    async def _check_reminders(self, end: Rest) -> None:
+        came = {event.payload["id"] for event in await end.events("reminded")}
+        spoiled = came & self.silenced
+        end.require(not spoiled, f"timers that were cancelled and fired: {sorted(spoiled)[:3]}")
+
+    # -- all of it
+
+    async def verbs_at_rest(self, end: Rest) -> bool:
+        came = {event.payload["id"] for event in await end.events("reminded")}
+        rotten = len(rotten_offsets(end, "reminded"))
+        if len(self.reminders - came) > rotten or (await self._calls_that_differ(end) and not end.damaged):
+            return False
+        return await super().verbs_at_rest(end)
+
+    async def check_verbs(self, end: Rest) -> None:
+        await super().check_verbs(end)
+        await self._check_calls(end)
+        await self._check_groups(end)
+        await self._check_reminders(end)
