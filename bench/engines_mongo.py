@@ -14,6 +14,7 @@ import asyncio
 import json
 import statistics
 from hashlib import sha256
+from tempfile import TemporaryDirectory
 from time import perf_counter
 from typing import Any
 
@@ -31,9 +32,14 @@ PAYLOAD = json.dumps({"customer": "c-4711", "items": [1, 2, 3], "note": "x" * 12
 
 async def measure() -> dict[str, Any]:
     """Ratios of one run, in a database of its own."""
+    with TemporaryDirectory() as place:
+        return await _measure_in(place)
+
+
+async def _measure_in(place: str) -> dict[str, Any]:
     address = mongo_server.new_database()
     client: AsyncMongoClient[dict[str, Any]] = AsyncMongoClient(address, w="majority", journal=True)
-    log, other = Log(open_engine(address, ".")), Log(open_engine(address, "."))
+    log, other = Log(open_engine(address, place)), Log(open_engine(address, place))
     await log.open()
     plain = client.get_default_database()["plain"]
     await plain.create_index([("topic", 1), ("partition", 1), ("offset", 1)], unique=True)

@@ -21,6 +21,7 @@ import asyncio
 import json
 import statistics
 import sys
+from tempfile import TemporaryDirectory
 from time import perf_counter, process_time
 from typing import Any
 
@@ -42,9 +43,9 @@ TS = 1_700_000_000_000
 async def measure(*, quick: bool = False) -> dict[str, Any]:
     """Ratios of one run, on a server of its own."""
     rounds, events = (2, 4_096) if quick else (ROUNDS, EVENTS)
-    with running_postgres() as server:
+    with running_postgres() as server, TemporaryDirectory() as place, TemporaryDirectory() as other_place:
         address = f"{server.url('postgres')}?schema=bench"
-        log = Log(open_engine(address, "."))
+        log = Log(open_engine(address, place))
         await log.open()
         plain = await asyncpg.connect(server.url("postgres"))
         await plain.execute(
@@ -52,7 +53,9 @@ async def measure(*, quick: bool = False) -> dict[str, Any]:
             "PRIMARY KEY (topic, part, place))"
         )
         follower = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench.engines_postgres", "--follow", address, stdout=asyncio.subprocess.PIPE
+            sys.executable,
+            *("-m", "bench.engines_postgres", "--follow", address, other_place),
+            stdout=asyncio.subprocess.PIPE,
         )
         assert follower.stdout is not None
         await follower.stdout.readline()
@@ -186,9 +189,9 @@ def _id(n: int) -> str:
     return f"0190b7f6-1234-7abc-8def-{n:012}"
 
 
-async def follow(address: str) -> None:
+async def follow(address: str, place: str) -> None:
     """Another node that only follows, until the record `end` comes."""
-    log = Log(open_engine(address, "."))
+    log = Log(open_engine(address, place))
     await log.open()
     ended = asyncio.Event()
     seen = 0
@@ -209,6 +212,6 @@ async def follow(address: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--follow"]:
-        asyncio.run(follow(sys.argv[2]))
+        asyncio.run(follow(*sys.argv[2:4]))
     else:
         print(json.dumps(asyncio.run(measure(quick="--quick" in sys.argv)), indent=2))
