@@ -28,10 +28,10 @@ class NodeCost(NamedTuple):
     follower_commit: float
 
 
-# Measured with `python -m bench.engines --cost` on a busy machine with two cores, rounded (see scale.md).
-NATS = NodeCost(writer=8.5, follower=2.7, writer_commit=520, follower_commit=75)
-POSTGRESQL = NodeCost(writer=5.5, follower=0.12, writer_commit=500, follower_commit=170)  # of the nodes alone
-SQLITE = NodeCost(writer=4.6, follower=0, writer_commit=200, follower_commit=0)  # has one node
+# Measured with `python -m bench.engines --cost` in one run on a slow machine with two cores, rounded (see scale.md).
+NATS = NodeCost(writer=10.2, follower=1.6, writer_commit=960, follower_commit=138)
+POSTGRESQL = NodeCost(writer=11, follower=0.16, writer_commit=870, follower_commit=305)  # of the nodes alone
+SQLITE = NodeCost(writer=8.9, follower=0, writer_commit=560, follower_commit=0)  # has one node
 
 SIZES = (1, 3, 10, 100)
 

@@ -15,6 +15,7 @@ import pytest
 from pymongo import MongoClient
 
 from mainspring.log import log_file, open_engine
+from mainspring.log.engines.nats import encoding
 from mainspring.log.engines.sqlite.schema import FORMAT
 from tests.support.in_process import mainspring
 from tests.support.mongo_server import new_database
@@ -109,7 +110,7 @@ def test_a_stream_is_looked_for_and_not_made() -> None:
     assert streams(server) - before == {f"MAINSPRING_{name}", f"OBJ_MAINSPRING_{name}"}
     assert "there already" in mainspring("engine", "init", url).stdout
     found = checked(url, code=3)
-    assert (found["log"], found["format"], found["replicas"], found["loss_window_s"]) == (True, 1, 1, 120)
+    assert (found["log"], found["format"], found["replicas"], found["loss_window_s"]) == (True, encoding.FORMAT, 1, 120)
     said = mainspring("engine", "check", url, code=3).stdout
     assert "replicas      1\n" in said
     assert "loss window   120 s" in said

@@ -67,7 +67,7 @@ async def test_a_replica_that_is_removed_while_it_is_open_ends_the_node(
         await one.publish("y")
 
 
-NEWER = b"MSJ\x02" + encode_envelope(StreamEnvelope("a newer node", 1, "commit", b"in another way"))[4:]
+NEWER = b"MSJ\x03" + encode_envelope(StreamEnvelope("a newer node", 1, "commit", b"in another way"))[4:]
 
 
 async def test_a_message_of_a_newer_version_stops_an_older_node(server: NatsServer, name: str, node: OpenNode) -> None:
@@ -79,11 +79,11 @@ async def test_a_message_of_a_newer_version_stops_an_older_node(server: NatsServ
     await until(lambda: bool(failed))
     assert isinstance(failed[0], FormatError)
     assert "version of the newest node" in failed[0].remedy
-    with pytest.raises(LogUnavailable, match="format 2"):
+    with pytest.raises(LogUnavailable, match="format 3"):
         await one.publish("y")
     assert await one.ids() == ["x"]
     await one.log.close()
-    with pytest.raises(FormatError, match="format 2"):
+    with pytest.raises(FormatError, match="format 3"):
         await node(server.url(name))
 
 

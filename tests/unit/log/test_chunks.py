@@ -28,7 +28,16 @@ from mainspring.log import (
     upgrade,
 )
 from mainspring.log.contract import event_bytes
-from mainspring.log.engines.sqlite.chunks import MOST_BYTES, MOST_EVENTS, Chunk, ChunkHead, EventRow, pack, pack_all
+from mainspring.log.engines.sqlite.chunks import (
+    MOST_BYTES,
+    MOST_EVENTS,
+    Chunk,
+    ChunkHead,
+    EventRow,
+    pack,
+    pack_all,
+    pack_events,
+)
 from mainspring.log.engines.sqlite.reader import SqliteReader
 from mainspring.log.engines.sqlite.upkeep import FEW_CHUNKS
 from mainspring.log.export_import import LogExport
@@ -63,7 +72,7 @@ def ascending(rows: list[EventRow]) -> list[EventRow]:
 @given(event_rows)
 def test_what_is_packed_is_found_again(given_rows: list[EventRow]) -> None:
     rows = ascending(given_rows)
-    made, total, high = pack_all(BASE, rows, 100, None)
+    made, total, high = pack_all(BASE, [pack_events(BASE, rows)], 100, None)
     assert total - 100 == sum(event_bytes(StoredEvent("t", 0, *_event(row))) for row in rows)
     assert high == max(row[1] for row in rows)
     (values,) = made
@@ -93,7 +102,7 @@ def test_a_flipped_bit_costs_one_event_at_most_and_is_always_noticed(count: int,
         (n * (2 if gaps else 1) + 1, 1_700_000_000_000 + n, f"id-{n}", b'{"n":%d}' % n, f"k{n}", b"{}")
         for n in range(count)
     ]
-    values = pack(BASE, rows, 60 * count, 600, 1_700_000_000_000 + count)
+    values = pack(BASE, pack_events(BASE, rows), 600, 1_700_000_000_000 + count)
     chunk = Chunk(values[0], *values[7:])
     for field in ("sums", "data"):
         whole = getattr(chunk, field)

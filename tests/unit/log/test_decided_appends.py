@@ -1,8 +1,8 @@
-"""What a writer decided is stored as it is, or decided again: the log is the same, byte for byte.
+"""What a writer packed is stored as it is, or decided again: the log is the same, byte for byte.
 
-A stream of random commits is applied to replicas that were told different things: all that the writer decided, nothing
-(as by an older version), what a writer decided that knew less than it should, or nonsense. All come to the same file,
-the same digest and the same results.
+A stream of random commits is applied to replicas that were told different things: what the writer packed, the same
+batches one by one (as by an older version), or what a writer packed that knew less than it should. All come to the same
+file, the same digest and the same results.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from mainspring.log import Append, Batch, Delete, Guard, Operation, Put, Receipt, Remove
+from mainspring.log import Append, Batch, Delete, Guard, Operation, Put, Receipt, Refused, Remove
 from mainspring.log.contract import change_of
 from mainspring.log.engines.nats import encoding
 from mainspring.log.engines.nats.encoding import StreamEnvelope
 from mainspring.log.engines.nats.history import StreamMessage
 from mainspring.log.engines.nats.replica import ApplyOutcome, ReplicaWriter
-from mainspring.log.engines.sqlite.appends import AppendDecider, AppendRun, PartitionEnd, PartitionPlace
+from mainspring.log.engines.sqlite import appends
+from mainspring.log.engines.sqlite.appends import AppendDecider, AppendRun, KnownEnds, PartitionEnd, PartitionPlace
 from tests.support.log_file import stored_events
 
 TS = 1_700_000_000_000
@@ -29,6 +30,23 @@ TABLES = ("records", "marks", "replica", "writers")
 PARTITIONS = (
     "SELECT id, topic, partition, removed, removed_bytes, head FROM partitions"  # its tail is of the last removal
 )
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every event that may be packed is, however few there are."""
+    monkeypatch.setattr(appends, "FEW_EVENTS", 1)
+
+
+def body_of(batches: Sequence[Sequence[Operation]], known: KnownEnds) -> bytes:
+    decider = AppendDecider(known)
+    joins = [decider.size_in_run(batch) > 0 for batch in batches]
+    return encoding.encode_commit(
+        [
+            item if isinstance(item, AppendRun) else encoding.encode(batches[item])
+            for item in decider.decide(batches, joins)
+        ]
+    )
 
 
 class Stream:
@@ -74,10 +92,9 @@ class Stream:
     def grow(self) -> None:
         """One more message, decided by a writer that has applied everything before it, or not yet the last."""
         batches = [self.batch() for _ in range(self.random.randrange(1, 12))]
-        runs = AppendDecider(self.writer.log_state).decide([batch.operations for batch in batches])
         seq = len(self.messages) + 1
-        body = encoding.join_batches([bytes(encoding.encode_batch(batch)) for batch in batches])  # type: ignore[arg-type]
-        envelope = StreamEnvelope(f"w{seq % 2}", seq, encoding.COMMIT, body, runs=encoding.encode(runs))
+        body = body_of([batch.operations for batch in batches], self.writer.log_state)
+        envelope = StreamEnvelope(f"w{seq % 2}", seq, encoding.COMMIT, body)
         self.messages.append(StreamMessage(seq, TS + seq, len(body), envelope))
         if self.random.random() < 0.8:
             self.apply()
@@ -110,36 +127,30 @@ def content(path: Path) -> dict[str, list[tuple[object, ...]]]:
         connection.close()
 
 
-def with_runs(messages: Sequence[StreamMessage], change: Callable[[bytes], bytes]) -> list[StreamMessage]:
+def batches_of(message: StreamMessage) -> list[list[Operation]]:
+    assert message.envelope is not None
+    found: list[list[Operation]] = []
+    for item in encoding.decode_commit(message.envelope):
+        assert not isinstance(item, Refused)
+        found += item.batches() if isinstance(item, AppendRun) else [item]
+    return found
+
+
+def told(messages: Sequence[StreamMessage], tell: Callable[[list[list[Operation]]], bytes]) -> list[StreamMessage]:
     return [
         msgspec.structs.replace(
-            message, envelope=msgspec.structs.replace(message.envelope, runs=change(message.envelope.runs))
+            message, envelope=msgspec.structs.replace(message.envelope, body=tell(batches_of(message)))
         )
         for message in messages
         if message.envelope is not None
     ]
 
 
-def wrong(runs: bytes) -> bytes:
-    """Sound, but of another history: every partition is one event longer."""
-    found = msgspec.msgpack.decode(runs, type=list[AppendRun])
-    moved = [
-        msgspec.structs.replace(
-            run,
-            before={
-                topic: {partition: (id, tail + 1, total, high) for partition, (id, tail, total, high) in ends.items()}
-                for topic, ends in run.before.items()
-            },
-        )
-        for run in found
-    ]
-    return encoding.encode(moved)
+class Elsewhere:
+    """Knows every partition, and each with another end than it has."""
 
-
-def shortened(runs: bytes) -> bytes:
-    """About more batches than there are, or fewer events."""
-    found = msgspec.msgpack.decode(runs, type=list[AppendRun])
-    return encoding.encode([msgspec.structs.replace(run, count=run.count + 40) for run in found])
+    def end_of(self, place: PartitionPlace) -> PartitionEnd | None:
+        return (7, 1_000)
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -151,18 +162,17 @@ def test_every_replica_is_the_same_whatever_its_writer_decided(seed: int, tmp_pa
     stream.writer.stop()
     expected = content(tmp_path / "writer.sqlite3")
     assert len(expected["events"]) > 50
-    told: dict[str, Callable[[bytes], bytes]] = {
-        "all": lambda runs: runs,
-        "nothing": lambda _: b"",
-        "wrong": wrong,
-        "shortened": shortened,
-        "noise": lambda _: b"noise",
+    ways: dict[str, Callable[[list[list[Operation]]], bytes] | None] = {
+        "packed": None,
+        "one by one": lambda batches: encoding.encode_commit([encoding.encode(batch) for batch in batches]),
+        "wrong": lambda batches: body_of(batches, Elsewhere()),
     }
-    for number, (name, change) in enumerate(told.items()):
+    for number, (name, tell) in enumerate(ways.items()):
         path = tmp_path / f"{name}.sqlite3"
         follower = ReplicaWriter(path)
         follower.me = "w1"
-        outcomes = applied(follower, with_runs(stream.messages, change), at_once=1 + 7 * number)
+        messages = stream.messages if tell is None else told(stream.messages, tell)
+        outcomes = applied(follower, messages, at_once=1 + 7 * number)
         follower.stop()
         assert content(path) == expected, name
         assert [outcome.digest for outcome in outcomes] == [outcome.digest for outcome in stream.outcomes], name
@@ -188,29 +198,114 @@ def check_own(outcomes: list[ApplyOutcome]) -> None:
         if outcome.message.envelope.writer != "w1":
             assert outcome.results == []
             continue
-        batches = encoding.decode_commit(outcome.message.envelope).batches
+        batches = batches_of(outcome.message)
         assert len(outcome.results) == len(batches)
-        told = [
+        changes = [
             change_of(Batch(batch), result, own=True)
             for batch, result in zip(batches, outcome.results, strict=True)
-            if isinstance(batch, list) and isinstance(result, Receipt)
+            if isinstance(result, Receipt)
         ]
-        assert shown([ApplyOutcome(outcome.message, changes=told)]) == shown([outcome])
+        assert shown([ApplyOutcome(outcome.message, changes=changes)]) == shown([outcome])
 
 
 class Known:
     def end_of(self, place: PartitionPlace) -> PartitionEnd | None:
-        return {("a", 0): (1, 10, 100, TS)}.get(place)
+        return {("a", 0): (1, 10), ("a", 1): (2, 5)}.get(place)
 
 
-def test_what_may_be_refused_is_not_decided() -> None:
-    plain, marked = Append("a", 0, "i", TS, b"1"), Append("a", 0, "i", TS, b"1", dedupe="i", dedupe_until=TS)
+PLAIN, MARKED = Append("a", 0, "i", TS, b"1"), Append("a", 1, "i", TS, b"1", dedupe="i", dedupe_until=TS)
+
+
+def decided(*batches: list[Operation]) -> list[AppendRun | int]:
+    decider = AppendDecider(Known())
+    return decider.decide(batches, [decider.size_in_run(batch) > 0 for batch in batches])
+
+
+def test_what_may_be_refused_is_not_packed() -> None:
     elsewhere, expecting = Append("b", 0, "i", TS, b"1"), Append("a", 0, "i", TS, b"1", expect=10)
-    batches: list[list[Operation]] = [[plain], [plain, plain], [expecting], [marked], [elsewhere], [Put("s", "k", b"")]]
-    runs = AppendDecider(Known()).decide([*batches, [Guard("s", "k", 1), plain], [plain]])
-    assert [(run.first, run.count) for run in runs] == [(0, 2), (3, 1), (7, 1)]
-    assert [list(run.offsets(run.places())) for run in runs] == [[11, 12, 13], [15], [17]]
+    items = decided(
+        [PLAIN],
+        [PLAIN, MARKED],
+        [expecting],
+        [MARKED],
+        [elsewhere],
+        [Put("s", "k", b"")],
+        [Guard("s", "k", 1), PLAIN],
+        [PLAIN],
+    )
+    assert [type(item) for item in items] == [AppendRun, int, AppendRun, int, int, int, AppendRun]
+    runs = [item for item in items if isinstance(item, AppendRun)]
+    assert [list(run.offsets()) for run in runs] == [[11, 12, 6], [7], [15]]
+    assert [run.batches() for run in runs] == [[[PLAIN], [PLAIN, MARKED]], [[MARKED]], [[PLAIN]]]
+    assert [run.count_batches() for run in runs] == [2, 1, 1]
+
+
+def test_few_events_go_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(appends, "FEW_EVENTS", 3)
+    assert decided([PLAIN], [PLAIN]) == [0, 1]
+    assert isinstance(decided([PLAIN], [PLAIN, PLAIN])[0], AppendRun)
 
 
 def test_values_of_the_wrong_type_are_left_to_the_nodes_that_refuse_them() -> None:
-    assert AppendDecider(Known()).decide([[Append("a", 0, "i", "late", b"1")]]) == []  # type: ignore[arg-type]
+    replace = msgspec.structs.replace
+    for wrong in (
+        replace(PLAIN, ts="late"),
+        replace(PLAIN, ts=1.5),
+        replace(PLAIN, ts=1 << 70),
+        replace(PLAIN, partition=False),
+        replace(PLAIN, id=b"i"),
+        replace(PLAIN, id="\ud800"),
+        replace(PLAIN, key=b"k"),
+        replace(PLAIN, payload="text"),
+        replace(MARKED, dedupe=b"i"),
+        replace(MARKED, dedupe_until=1.5),
+    ):
+        assert decided([wrong]) == [0], wrong
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sizes": [1, 1, 2]},
+        {"sizes": [4, -1]},
+        {"order": [0, 0]},
+        {"order": [0, 1, 1]},
+        {"order": [0, 0, 7]},
+        {"order": []},
+        {"places": []},
+        {"marks": [appends.RunMark(3, "d", TS, 1)]},
+    ],
+)
+def test_a_run_whose_parts_do_not_fit_is_refused_by_every_node(wrong: dict[str, object], tmp_path: Path) -> None:
+    (run,) = decided([PLAIN], [PLAIN, MARKED])
+    assert isinstance(run, AppendRun)
+    assert run.is_sound()
+    refused(msgspec.structs.replace(run, **wrong), tmp_path)
+
+
+def test_a_run_with_a_flipped_bit_is_refused_by_every_node(tmp_path: Path) -> None:
+    (run,) = decided([PLAIN], [PLAIN])
+    assert isinstance(run, AppendRun)
+    place = run.places[0]
+    chunk = place.chunks[0]
+    for damaged in (
+        chunk._replace(data=chunk.data[:-1] + bytes((chunk.data[-1] ^ 1,))),
+        chunk._replace(first=12),
+        chunk._replace(last=13),
+        chunk._replace(events=0),
+    ):
+        refused(msgspec.structs.replace(run, places=[place._replace(chunks=[damaged])]), tmp_path)
+
+
+def refused(run: AppendRun, place: Path) -> None:
+    """Applying it stores nothing, and the node goes on."""
+    writer = ReplicaWriter(place / "replica.sqlite3")
+    try:
+        following = writer.state.applied + 1
+        envelope = StreamEnvelope("w", following, encoding.COMMIT, encoding.encode_commit([run]))
+        (outcome,) = applied(writer, [StreamMessage(following, TS, 1, envelope)], at_once=1)
+        assert outcome.came_to == [-1]
+        assert outcome.changes == []
+        assert writer.log_state.partitions == {}
+    finally:
+        writer.stop()

@@ -21,8 +21,9 @@ from mainspring.log import (
 )
 from mainspring.log.contract import groups
 from mainspring.log.engines.nats import encoding
-from mainspring.log.engines.nats.encoding import DecodedCommit, Snapshot, StreamEnvelope
-from mainspring.log.engines.sqlite.appends import AppendRun
+from mainspring.log.engines.nats.encoding import Snapshot, StreamEnvelope
+from mainspring.log.engines.sqlite.appends import AppendRun, RunMark, RunPlace
+from mainspring.log.engines.sqlite.chunks import PackedEvents
 
 OPERATIONS = Batch(
     [
@@ -39,15 +40,15 @@ FORMAT_1 = bytes.fromhex(
 )
 
 
-def commit(body: bytes, runs: bytes = b"") -> StreamEnvelope:
-    return StreamEnvelope("w", 1, "commit", body, runs=runs)
+def commit(body: bytes) -> StreamEnvelope:
+    return StreamEnvelope("w", 1, "commit", body)
 
 
 def test_format_1_of_operations() -> None:
     encoded = encoding.encode_batch(OPERATIONS)
     assert isinstance(encoded, bytes)
-    assert encoding.join_batches([encoded]) == FORMAT_1
-    assert encoding.decode_commit(commit(FORMAT_1)) == DecodedCommit([OPERATIONS.operations])
+    assert encoding.encode_commit([encoded]) == FORMAT_1
+    assert encoding.decode_commit(commit(FORMAT_1)) == [OPERATIONS.operations]
 
 
 def test_format_1_of_what_moves_between_engines() -> None:
@@ -64,16 +65,22 @@ def test_format_1_of_what_moves_between_engines() -> None:
     assert encoding.decode_restorables(wire) == items
 
 
-def test_format_1_of_an_envelope() -> None:
-    envelope = StreamEnvelope("w", 1, "commit", b"\x90", 2, 3, 4, b"d", b"r")
-    wire = b"MSJ\x01\x99\xa1w\x01\xa6commit\xc4\x01\x90\x02\x03\x04\xc4\x01d\xc4\x01r"
+def test_format_2_of_an_envelope() -> None:
+    envelope = StreamEnvelope("w", 1, "commit", b"\x90", 2, 3, 4, b"d")
+    wire = b"MSJ\x02\x98\xa1w\x01\xa6commit\xc4\x01\x90\x02\x03\x04\xc4\x01d"
     assert encoding.encode_envelope(envelope) == wire
-    assert encoding.decode_envelope(encoding.encode_envelope(envelope)) == envelope
+    assert encoding.decode_envelope(wire) == envelope
+    later = b"MSJ\x02\x99" + wire[5:] + b"\x05"  # what a later version adds at the end is passed over
+    assert encoding.decode_envelope(later) == envelope
+
+
+def test_format_1_of_an_envelope() -> None:
+    envelope = StreamEnvelope("w", 1, "commit", b"\x90", 2, 3, 4, b"d")
+    decided = b"MSJ\x01\x99\xa1w\x01\xa6commit\xc4\x01\x90\x02\x03\x04\xc4\x01d\xc4\x01r"  # passed over
+    assert encoding.decode_envelope(decided) == envelope
     assert encoding.decode_envelope(b"MSJ\x01\x94\xa1w\x01\xa6commit\xc4\x01\x90") == StreamEnvelope(
         "w", 1, "commit", b"\x90"
     )
-    later = b"MSJ\x01\x9a" + wire[5:] + b"\x05"  # what a later version adds at the end is passed over
-    assert encoding.decode_envelope(later) == envelope
 
 
 def test_format_1_of_a_snapshot_note() -> None:
@@ -82,12 +89,12 @@ def test_format_1_of_a_snapshot_note() -> None:
 
 
 def test_a_message_of_a_newer_format_is_an_error_and_noise_is_none() -> None:
-    with pytest.raises(FormatError, match="format 2"):
-        encoding.decode_envelope(b"MSJ\x02" + encoding.encode(["writer", 1, "commit", b"", "something new"]))
+    with pytest.raises(FormatError, match="format 3"):
+        encoding.decode_envelope(b"MSJ\x03" + encoding.encode(["writer", 1, "commit", b"", "something new"]))
     huge = encoding.encode(["writer", 2**64 - 1, "commit", b""])
     for noise in (
-        b"MSJ\x02anything",
-        b"MSJ\x02\xc1",
+        b"MSJ\x03anything",
+        b"MSJ\x03\xc1",
         b"MSJ\x01" + huge,
         b"",
         b"x",
@@ -105,19 +112,21 @@ def test_one_bad_batch_does_not_spoil_its_neighbours() -> None:
     bad = encoding.encode_batch(Batch([Put("s", "k", "text instead of bytes")]))  # type: ignore[arg-type]
     assert isinstance(good, bytes)
     assert isinstance(bad, bytes)
-    first, second, third = encoding.decode_commit(commit(encoding.join_batches([good, bad, good]))).batches
+    first, second, third = encoding.decode_commit(commit(encoding.encode_commit([good, bad, good])))
     assert first == third == OPERATIONS.operations
     assert isinstance(second, Refused)
 
 
-def test_format_1_of_what_a_writer_decided() -> None:
-    run = AppendRun(1, 2, {"t": {3: (4, 5, 6, None)}}, {"t": {3: (4, 7, 8, 9)}}, [7, 8], [1, 2], [], [None, 9], [])
+def test_format_2_of_events_that_were_packed() -> None:
+    chunk = PackedEvents(6, 7, 2, 8, 9, 10, b"s", b"d")
+    run = AppendRun([RunPlace("t", 3, 4, 5, [chunk])], [1, 1], [0, 0], [RunMark(1, "m", 11, 12)])
     wire = bytes.fromhex(
-        "919901 02 81a174810394040506c0 81a174810394040708 09 920708 920102 90 92c009 90".replace(" ", "")
+        "91 84 a6706c61636573 91 95 a174 03 04 05 91 98 06 07 02 08 09 0a c40173 c40164"
+        "a573697a6573 92 01 01 a56f72646572 92 00 00 a56d61726b73 91 94 01 a16d 0b 0c"
     )
-    assert encoding.encode([run]) == wire
-    assert encoding.decode_commit(commit(b"\x90", wire)) == DecodedCommit([], [run])
-    assert encoding.decode_commit(commit(FORMAT_1, b"noise")) == DecodedCommit([OPERATIONS.operations])
+    assert encoding.encode_commit([run]) == wire
+    assert encoding.decode_commit(commit(wire)) == [run]
+    assert encoding.decode_commit(commit(encoding.encode_commit([AppendRun(run.places)]))) == [AppendRun(run.places)]
 
 
 def test_what_cannot_be_written_is_refused_at_once() -> None:

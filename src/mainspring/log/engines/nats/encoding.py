@@ -5,9 +5,10 @@ error instead of misreading what a newer one wrote. Behind them is one MessagePa
 encoded on its own: a big one is cut into parts that follow each other as messages and are put together again when
 the last is applied.
 
-Each batch of a commit is encoded for itself. A batch whose values have the wrong types is then refused by every node
-alike when it is decoded, and its neighbours stand. What the writer decided about batches that only append travels
-beside them (`AppendRun`), as far as there is room for it in the message.
+The body of a commit is an array of its batches, each an array of operations and encoded for itself. A batch whose
+values have the wrong types is then refused by every node alike when it is decoded, and its neighbours stand. In the
+place of many batches that only append stands one map, an `AppendRun`: their events in the chunks they become. Format 1
+had none; what its writers decided travelled in the envelope, and is passed over.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from mainspring.log.contract import MAX_INT, Batch, FormatError, Operation, Refu
 from mainspring.log.engines.sqlite.appends import AppendRun
 
 MAGIC: Final = b"MSJ"
-FORMAT: Final = 1
+FORMAT: Final = 2
 ENVELOPE_BYTES: Final = 512  # what the envelope, its headers and their framing take at most
 MOST_BATCH_BYTES: Final = 256 << 20  # every node holds a batch in memory while it is applied
 
@@ -36,7 +37,6 @@ class StreamEnvelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """`writer` is one engine from its opening to its closing; `number` counts what it sent, from 1.
 
     `seen` is the message it had applied last, and `digest` its history up to there; an older version says neither.
-    `runs` are its `AppendRun`s of a commit, encoded; none where there is no room, or from an older version.
     """
 
     writer: str
@@ -47,7 +47,6 @@ class StreamEnvelope(msgspec.Struct, frozen=True, gc=False, array_like=True):
     parts: int = 1
     seen: int = 0
     digest: bytes = b""
-    runs: bytes = b""
 
 
 class Snapshot(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -60,10 +59,9 @@ class Snapshot(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 encode: Final = msgspec.msgpack.Encoder().encode  # of a time, a snapshot
 _envelope = msgspec.msgpack.Decoder(StreamEnvelope)
-_raw_batches = msgspec.msgpack.Decoder(list[msgspec.Raw])
-_operations = msgspec.msgpack.Decoder(list[Operation])
-_batches = msgspec.msgpack.Decoder(list[list[Operation]])
-_runs = msgspec.msgpack.Decoder(list[AppendRun])
+_raw_items = msgspec.msgpack.Decoder(list[msgspec.Raw])
+_item: msgspec.msgpack.Decoder[list[Operation] | AppendRun] = msgspec.msgpack.Decoder(list[Operation] | AppendRun)
+_items = msgspec.msgpack.Decoder(list[list[Operation] | AppendRun])
 decode_restorables: Final = msgspec.msgpack.Decoder(list[Restorable]).decode
 decode_snapshot: Final = msgspec.msgpack.Decoder(Snapshot).decode
 decode_time: Final = msgspec.msgpack.Decoder(int).decode
@@ -120,33 +118,29 @@ def encode_batch(batch: Batch) -> bytes | Refused:
     return encoded
 
 
-def join_batches(encoded: Sequence[bytes]) -> bytes:
-    return encode([msgspec.Raw(one) for one in encoded])
+CommitItem = list[Operation] | AppendRun | Refused
 
 
-class DecodedCommit(msgspec.Struct, frozen=True, gc=False):
-    """The operations of each batch, or why it is refused; and what its writer decided."""
-
-    batches: Sequence[list[Operation] | Refused]
-    runs: Sequence[AppendRun] = ()
+def encode_commit(items: Sequence[bytes | AppendRun]) -> bytes:
+    """The body of a commit, of batches that are encoded and of runs."""
+    return encode([msgspec.Raw(item) if isinstance(item, bytes) else item for item in items])
 
 
-def decode_commit(envelope: StreamEnvelope) -> DecodedCommit:
-    """The batches of a commit. One that cannot be read is a refusal, the same on every node."""
+def decode_commit(envelope: StreamEnvelope) -> Sequence[CommitItem]:
+    """The batches and runs of a commit. What cannot be read is a refusal, the same on every node."""
     try:
-        return DecodedCommit(_batches.decode(envelope.body), _runs.decode(envelope.runs) if envelope.runs else ())
+        return _items.decode(envelope.body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        raw = _raw_batches.decode(envelope.body)
+        return [_decode_item(raw) for raw in _raw_items.decode(envelope.body)]
     except msgspec.DecodeError:
-        return DecodedCommit(())
-    return DecodedCommit([_decode_operations(one) for one in raw])
+        return ()
 
 
-def _decode_operations(raw: msgspec.Raw) -> list[Operation] | Refused:
+def _decode_item(raw: msgspec.Raw) -> CommitItem:
     try:
-        return _operations.decode(raw)
+        return _item.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return Refused(f"an operation holds a value of the wrong type: {error}", code="bad_operation")
 

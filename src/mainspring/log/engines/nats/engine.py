@@ -16,7 +16,7 @@ import logging
 import os
 import sqlite3
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, closing, suppress
 from pathlib import Path
 from typing import Final, TypeVar
@@ -52,7 +52,7 @@ from mainspring.log.engines.nats.messages import BELIEVE_SECONDS, Sender, SentMe
 from mainspring.log.engines.nats.replica import ApplyOutcome, Replica
 from mainspring.log.engines.nats.snapshots import USUAL_RULES, StreamTrimmer, TrimmingRules
 from mainspring.log.engines.nats.stream import StreamInfo
-from mainspring.log.engines.sqlite.appends import RUN_BYTES, AppendDecider
+from mainspring.log.engines.sqlite.appends import AppendDecider, AppendRun
 from mainspring.loop import BackgroundTasks, reject, wake
 from mainspring.private_files import FILE_MODE
 
@@ -220,33 +220,60 @@ class JetStreamEngine(ReadThrough, Watched):
 
     async def commit(self, batches: Sequence[Batch]) -> list[Result]:
         sender = self._ready()
-        encoded = [encoding.encode_batch(batch) for batch in batches]
-        results: list[Result] = [one if isinstance(one, Refused) else LogUnavailable("not sent") for one in encoded]
-        sound = [index for index, one in enumerate(encoded) if not isinstance(one, Refused)]
-        bodies = [one for one in encoded if not isinstance(one, Refused)]
-        under_way: list[tuple[range, SentMessage]] = []
-        decider = AppendDecider(self.replica.writer.log_state)
-        sizes = (len(bodies[n]) + RUN_BYTES * len(batches[index].operations) for n, index in enumerate(sound))
-        for group in groups(sizes, sender.limit):
+        results: list[Result] = [LogUnavailable("not sent")] * len(batches)
+        under_way: list[tuple[Sequence[int], SentMessage]] = []
+        commits = self._messages(batches, results, sender.limit)
+        for group, body in commits:
             try:
-                body = encoding.join_batches([bodies[index] for index in group])
-                runs = decider.decide([batches[sound[index]].operations for index in group])
-                under_way.append((group, await sender.send(encoding.COMMIT, body, encoding.encode(runs))))
+                under_way.append((group, await sender.send(encoding.COMMIT, body)))
             except LogUnavailable as error:
                 for index in group:
-                    results[sound[index]] = error
-                for index in sound[group.stop :]:
-                    results[index] = LogUnavailable(f"not sent, after: {error.message}", remedy="try again")
-                break
+                    results[index] = error
+                for group, _ in commits:
+                    for index in group:
+                        results[index] = LogUnavailable(f"not sent, after: {error.message}", remedy="try again")
         for group, sent in under_way:
             try:
                 outcome = await sender.outcome(sent)
                 for index, result in zip(group, outcome.results, strict=True):
-                    results[sound[index]] = result
+                    results[index] = result
             except LogUnavailable as error:
                 for index in group:
-                    results[sound[index]] = error
+                    results[index] = error
         return results
+
+    def _messages(
+        self, batches: Sequence[Batch], results: list[Result], limit: int
+    ) -> Iterator[tuple[Sequence[int], bytes]]:
+        """The bodies of the messages that hold the batches, and the indexes of these. What is refused has its result.
+
+        What only appends is packed here; everything else is encoded as it is.
+        """
+        decider = AppendDecider(self.replica.writer.log_state)
+        sound: list[int] = []
+        sizes: list[int] = []
+        encoded: dict[int, bytes] = {}
+        for index, batch in enumerate(batches):
+            size = decider.size_in_run(batch.operations)
+            if not 0 < size <= limit:
+                one = encoding.encode_batch(batch)
+                if isinstance(one, Refused):
+                    results[index] = one
+                    continue
+                encoded[index] = one
+                size = len(one)
+            sound.append(index)
+            sizes.append(size)
+        for together in groups(sizes, limit):
+            group = sound[together.start : together.stop]
+            operations = [batches[index].operations for index in group]
+            items: list[bytes | AppendRun] = []
+            for item in decider.decide(operations, [index not in encoded for index in group]):
+                if isinstance(item, AppendRun):
+                    items.append(item)
+                else:
+                    items.append(encoded.get(group[item]) or encoding.encode(operations[item]))
+            yield group, encoding.encode_commit(items)
 
     async def forget_dedupe(self, now: int) -> int:
         count = await self._do(encoding.FORGET, encoding.encode(now))

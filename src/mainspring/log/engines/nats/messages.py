@@ -58,7 +58,8 @@ PLACES: Final = 5  # a consumer is made so often to have it on another server th
 BELIEVE_SECONDS: Final = 15.0  # a new leader may for a moment not know the newest messages; after that it lost them
 INACTIVE_SECONDS: Final = 30.0
 REST_GAP_SECONDS: Final = 0.005  # where more than 200 messages a second come, they are read together
-REST_SECONDS: Final = 0.01
+REST_MESSAGES: Final = 8  # about so many, if they come within
+REST_SECONDS: Final = 0.025
 _NANOSECONDS: Final = 1_000_000_000
 
 _logger = logging.getLogger(__name__)
@@ -250,7 +251,7 @@ class StreamFollower:
         if self._asked <= PULL // 2:
             self._wake.set()
         if self._gap_s < REST_GAP_SECONDS and self._client is not None and self.may_rest():
-            self._client.rest(REST_SECONDS)
+            self._client.rest(min(REST_SECONDS, REST_MESSAGES * self._gap_s))
 
     async def _received_by_task(self, message: Msg) -> None:
         """What the client did not hand over directly."""
@@ -381,8 +382,8 @@ class Sender:
         """Whether somebody here waits for a message to be applied."""
         return bool(self._applied)
 
-    async def send(self, kind: str, body: bytes, runs: bytes = b"") -> SentMessage:
-        """Returns when the server has it. `runs` are left out where the message would be too big with them."""
+    async def send(self, kind: str, body: bytes) -> SentMessage:
+        """Returns when the server has it."""
         async with self._one_at_a_time:
             self._number += 1
             number = self._number
@@ -393,8 +394,7 @@ class Sender:
                 parts = list(encoding.parts_of(body, self.limit))
                 for part, piece in enumerate(parts):
                     deadline = loop.time() + self._patience
-                    fit = runs if len(body) + len(runs) <= self.limit else b""
-                    envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts), *self._seen, fit)
+                    envelope = StreamEnvelope(self.writer, number, kind, piece, part, len(parts), *self._seen)
                     await self._store(f"{self.writer}.{number}.{part}", encoding.encode_envelope(envelope), deadline)
             except BaseException:
                 self._applied.pop(number, None)

@@ -3,8 +3,9 @@
 Applying is deterministic. What a commit expects is checked here, not by the server: every node comes to the same
 offsets, versions and refusals because it sees the same messages in the same order, whatever it groups into one
 transaction. Most events come in batches that expect nothing: where their writer was right about the end of their
-partition, what it decided is stored as it is (`sqlite/appends.py`). The number of the last message applied is written
-in the same transaction as its effects, so that after any crash the replica goes on exactly behind what it holds.
+partition, the chunks it packed are stored as they are (`sqlite/appends.py`). The number of the last message applied is
+written in the same transaction as its effects, so that after any crash the replica goes on exactly behind what it
+holds.
 
 The file is written with `synchronous = NORMAL`: it is never torn, but a loss of power may cost its newest
 transactions. Nothing is lost by that, since the stream still has them. (`OFF` would save one fsync for every 8 MB, and
@@ -18,18 +19,16 @@ remembered for an hour of the stream's own time; deleting them later changes not
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import islice, repeat
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
 from mainspring.errors import MainspringError
 from mainspring.log.contract import (
-    Append,
     Appended,
     Batch,
     Change,
@@ -37,15 +36,16 @@ from mainspring.log.contract import (
     DamagedRecord,
     FormatError,
     LogUnavailable,
+    Operation,
     Receipt,
     Refused,
     Result,
     change_of,
 )
 from mainspring.log.engines.nats import encoding
-from mainspring.log.engines.nats.encoding import DecodedCommit, Snapshot, StreamEnvelope
+from mainspring.log.engines.nats.encoding import CommitItem, Snapshot, StreamEnvelope
 from mainspring.log.engines.nats.history import SeenHistory, StreamMessage, numbers_of
-from mainspring.log.engines.sqlite.appends import AppendRun
+from mainspring.log.engines.sqlite.appends import AppendRun, unreadable_run
 from mainspring.log.engines.sqlite.engine import SqliteEngine
 from mainspring.log.engines.sqlite.files import look_at_wal, refuse_foreign_wal
 from mainspring.log.engines.sqlite.plan import CommitPlan, UnknownMarks
@@ -92,68 +92,77 @@ class ApplyOutcome(msgspec.Struct, gc=False):
     value: object = None  # of a message that is not a commit: a count, whether a claim was granted, an error
 
 
+class DecodedCommit(NamedTuple):
+    """A message with a whole commit, and what is in it."""
+
+    message: StreamMessage
+    items: Sequence[CommitItem]
+
+    @classmethod
+    def of(cls, message: StreamMessage) -> DecodedCommit:
+        assert message.envelope is not None
+        items = [
+            item if not isinstance(item, AppendRun) or item.is_sound() else unreadable_run()
+            for item in encoding.decode_commit(message.envelope)
+        ]
+        return cls(message, items)
+
+    def count_operations(self) -> int:
+        return sum(
+            [
+                len(item) if type(item) is list else item.count_events() if type(item) is AppendRun else 0
+                for item in self.items
+            ]
+        )
+
+    def to_look_up(self, *, marks_of_runs: bool) -> Iterator[Batch]:
+        """The batches that may depend on what the file holds. What runs append depends on marks at most."""
+        for item in self.items:
+            if type(item) is list:
+                yield Batch(item)
+            elif marks_of_runs and type(item) is AppendRun and item.marks:
+                yield from map(Batch, item.batches())
+
+
 class AppliedCommit:
     """A commit that is being applied: what its batches come to, and what they change."""
 
     def __init__(self, plan: CommitPlan, commit: DecodedCommit, *, own: bool, report: bool) -> None:
         self._plan = plan
-        self._batches = commit.batches
         self._own = own
         self._report = report
         self._results: list[Result] = []
         self._came_to: list[int] = []
         self._changes: list[Change] = []
-        start = 0
-        for run in commit.runs:
-            if run.first < start or run.first + run.count > len(self._batches):
-                break
-            self._add(start, run.first)
-            start = run.first + run.count
-            self._add_run(run, start)
-        self._add(start, len(self._batches))
+        for item in commit.items:
+            if isinstance(item, AppendRun):
+                self._add_run(item)
+            else:
+                self._add(item)
 
     def outcome(self, message: StreamMessage) -> ApplyOutcome:
         return ApplyOutcome(message, results=self._results, came_to=self._came_to, changes=self._changes)
 
-    def _add(self, start: int, stop: int) -> None:
-        for operations in self._batches[start:stop]:
-            batch = Batch() if isinstance(operations, Refused) else Batch(operations)
-            result = operations if isinstance(operations, Refused) else self._plan.add(batch)
-            self._came_to += numbers_of(result)
-            if self._own:
-                self._results.append(result)
-            if self._report and isinstance(result, Receipt):
-                self._changes.append(change_of(batch, result, own=self._own))
-
-    def _add_run(self, run: AppendRun, stop: int) -> None:
-        batches = [batch for batch in self._batches[run.first : stop] if type(batch) is list]
-        events = [event for batch in batches for event in batch if type(event) is Append]
-        partitions = run.places()
-        offsets = run.offsets(partitions)
-        if len(events) != len(offsets) or not self._plan.add_run(run, partitions, offsets, events):
-            self._add(run.first, stop)
-            return
-        self._came_to += offsets
+    def _add(self, operations: list[Operation] | Refused) -> None:
+        batch = Batch() if isinstance(operations, Refused) else Batch(operations)
+        result = operations if isinstance(operations, Refused) else self._plan.add(batch)
+        self._came_to += numbers_of(result)
         if self._own:
-            places = zip([event.partition for event in events], offsets, repeat(False))
-            self._results += [Receipt(tuple(islice(places, len(batch)))) for batch in batches]
+            self._results.append(result)
+        if self._report and isinstance(result, Receipt):
+            self._changes.append(change_of(batch, result, own=self._own))
+
+    def _add_run(self, run: AppendRun) -> None:
+        if not self._plan.add_run(run):
+            for batch in run.batches():
+                self._add(batch)
+            return
+        self._came_to += run.offsets()
+        if self._own:
+            self._results += run.receipts()
         if self._report:
-            appended = [
-                Appended(topic, partition, before[1] + 1, after[1]) for topic, partition, before, after in partitions
-            ]
+            appended = [Appended(place.topic, place.partition, place.tail + 1, place.last) for place in run.places]
             self._changes.append(Change(self._own, tuple(appended)))
-
-
-def _to_look_up(commits: list[tuple[StreamMessage, DecodedCommit]], *, all_runs: bool) -> list[Batch]:
-    """The batches that may depend on what the file holds. What runs append depends on marks at most."""
-    found: list[Batch] = []
-    for _, commit in commits:
-        start = 0
-        for run in () if all_runs else commit.runs:
-            found += [Batch(batch) for batch in commit.batches[start : run.first] if type(batch) is list]
-            start = run.first + run.count
-        found += [Batch(batch) for batch in commit.batches[start:] if type(batch) is list]
-    return found
 
 
 class ReplicaState(msgspec.Struct):
@@ -246,11 +255,9 @@ class ReplicaWriter(SqliteWriter):
                 remedy="check the disk, then restart the node",
             )
 
-    def _commits_together(
-        self, messages: Sequence[StreamMessage], start: int
-    ) -> list[tuple[StreamMessage, DecodedCommit]]:
+    def _commits_together(self, messages: Sequence[StreamMessage], start: int) -> list[DecodedCommit]:
         """Whole commits that follow each other and may share a transaction."""
-        together: list[tuple[StreamMessage, DecodedCommit]] = []
+        together: list[DecodedCommit] = []
         numbers: dict[str, int] = {}
         operations = 0
         for message in messages[start:]:
@@ -260,14 +267,14 @@ class ReplicaWriter(SqliteWriter):
             if envelope.number <= max(numbers.get(envelope.writer, 0), self._last_number(envelope.writer, message.ts)):
                 break
             numbers[envelope.writer] = envelope.number
-            commit = encoding.decode_commit(envelope)
-            operations += sum([len(batch) for batch in commit.batches if type(batch) is list])
+            commit = DecodedCommit.of(message)
+            operations += commit.count_operations()
             if together and operations > MOST_OPERATIONS:
                 break
-            together.append((message, commit))
+            together.append(commit)
         return together
 
-    def _apply_commits(self, commits: list[tuple[StreamMessage, DecodedCommit]], report: bool) -> list[ApplyOutcome]:
+    def _apply_commits(self, commits: list[DecodedCommit], report: bool) -> list[ApplyOutcome]:
         """Marks are assumed to be new, as in `SqliteWriter`."""
         if self._look_first:
             self._look_first -= 1
@@ -282,12 +289,14 @@ class ReplicaWriter(SqliteWriter):
         return self._decide_and_store(commits, report, assume_new_marks=False)
 
     def _decide_and_store(
-        self, commits: list[tuple[StreamMessage, DecodedCommit]], report: bool, *, assume_new_marks: bool
+        self, commits: list[DecodedCommit], report: bool, *, assume_new_marks: bool
     ) -> list[ApplyOutcome]:
-        plan = self._plan(_to_look_up(commits, all_runs=not assume_new_marks), assume_new_marks=assume_new_marks)
+        asked = [batch for commit in commits for batch in commit.to_look_up(marks_of_runs=not assume_new_marks)]
+        plan = self._plan(asked, assume_new_marks=assume_new_marks)
         outcomes = []
         try:
-            for message, commit in commits:
+            for commit in commits:
+                message = commit.message
                 assert message.envelope is not None
                 own = message.envelope.writer == self.me
                 outcomes.append(AppliedCommit(plan, commit, own=own, report=report).outcome(message))
@@ -327,7 +336,7 @@ class ReplicaWriter(SqliteWriter):
 
     def _apply_whole(self, message: StreamMessage, envelope: StreamEnvelope, report: bool) -> ApplyOutcome:
         if envelope.kind == encoding.COMMIT:
-            (outcome,) = self._apply_commits([(message, encoding.decode_commit(envelope))], report)
+            (outcome,) = self._apply_commits([DecodedCommit.of(message)], report)
             return outcome
         work = {
             encoding.FORGET: lambda _, body: self.forget_marks(encoding.decode_time(body)),

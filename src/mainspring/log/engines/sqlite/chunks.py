@@ -21,7 +21,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, repeat
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -68,6 +68,19 @@ class ChunkHead(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     def is_sound(self) -> bool:
         return self.head_crc == _head_checksum(self.pos, self.last, self.events, self.bytes, self.total, self.high_ts)
+
+
+class PackedEvents(NamedTuple):
+    """Events as a chunk holds them, and all that does not depend on what the partition had before."""
+
+    first: int
+    last: int
+    events: int
+    size: int  # what `row_bytes` says of them
+    newest: int  # the highest time
+    crc: int
+    sums: bytes
+    data: bytes
 
 
 class EventPart(msgspec.Struct, frozen=True, gc=False):
@@ -205,9 +218,9 @@ def _text_bytes(texts: Sequence[str]) -> int:
 
 def check_types(id: str, key: str | None, headers: bytes | None, payload: bytes) -> None:
     """Raise TypeError, AttributeError or UnicodeEncodeError for values that a chunk cannot hold."""
-    if not id.isascii():
+    if not str.isascii(id):
         id.encode()
-    if key is not None and not key.isascii():
+    if key is not None and not str.isascii(key):
         key.encode()
     if type(payload) is not bytes:
         memoryview(payload)
@@ -239,18 +252,17 @@ def _smaller_pieces(rows: Sequence[EventRow]) -> Iterator[Sequence[EventRow]]:
     yield rows[start:]
 
 
-def pack(base: int, rows: Sequence[EventRow], size: int, total: int, high_ts: int) -> ChunkValues:
-    """The row of a chunk. `base` is the key before that of the partition's first event; see `ChunkHead`."""
+def pack_events(base: int, rows: Sequence[EventRow]) -> PackedEvents:
+    """`base` is the key before that of the partition's first event."""
     first, ts, prefix, *_ = rows[0]
-    last = rows[-1][0]
-    pos = base + first
-    head = _head_checksum(pos, last, len(rows), size, total, high_ts)
-    seed = _seed(pos)
-    if len(rows) == 1:
-        data = _encode((ts, prefix, [(0, 0, "", *rows[0][3:])]))
-        return pos, last, 1, size, total, high_ts, head, crc32(data, seed), b"", data
-    # By columns, and without a line of Python for each event: this is most of what a publish costs this thread.
     count = len(rows)
+    size, newest = row_bytes(rows), max([row[1] for row in rows])
+    seed = _seed(base + first)
+    if count == 1:
+        data = _encode((ts, prefix, [(0, 0, "", *rows[0][3:])]))
+        return PackedEvents(first, first, 1, size, newest, crc32(data, seed), b"", data)
+    # By columns, and without a line of Python for each event: this is most of what a publish costs this thread.
+    last = rows[-1][0]
     offsets, times, ids, payloads, keys, headers = zip(*rows, strict=True)
     is_gapless = last - first == count - 1
     places = range(count) if is_gapless else [offset - first for offset in offsets]
@@ -258,7 +270,7 @@ def pack(base: int, rows: Sequence[EventRow], size: int, total: int, high_ts: in
     prefix = _common_prefix(min(ids), max(ids))
     cut = len(prefix)
     ends = [id[cut:] for id in ids] if cut else ids
-    later = repeat(0, count) if ts == max(times) else [each - ts for each in times]
+    later = repeat(0, count) if ts == newest else [each - ts for each in times]
     raw = list(map(_encode, zip(places, later, ends, payloads, keys, headers, strict=True)))
     data = b"".join((_data_header(ts, prefix, count), *raw))
     lengths = list(map(len, raw))
@@ -272,20 +284,30 @@ def pack(base: int, rows: Sequence[EventRow], size: int, total: int, high_ts: in
         )
     )
     sums += crc32(sums, seed).to_bytes(4, "little")
-    return pos, last, count, size, total, high_ts, head, crc32(data, seed), sums, data
+    return PackedEvents(first, last, count, size, newest, crc32(data, seed), sums, data)
+
+
+def pack_pieces(base: int, rows: Sequence[EventRow]) -> list[PackedEvents]:
+    """The events of a partition, ascending, for as many chunks as they need."""
+    return [pack_events(base, piece) for piece in pieces(rows)]
+
+
+def pack(base: int, packed: PackedEvents, total: int, high_ts: int) -> ChunkValues:
+    """The row of a chunk; see `ChunkHead`."""
+    first, last, events, size, _, crc, sums, data = packed
+    head = _head_checksum(base + first, last, events, size, total, high_ts)
+    return base + first, last, events, size, total, high_ts, head, crc, sums, data
 
 
 def pack_all(
-    base: int, rows: Sequence[EventRow], total: int, high_ts: int | None
+    base: int, packed: Iterable[PackedEvents], total: int, high_ts: int | None
 ) -> tuple[list[ChunkValues], int, int | None]:
-    """The chunks of events behind such a total and highest time, and what these come to."""
+    """The rows of chunks behind such a total and highest time, and what these come to."""
     made: list[ChunkValues] = []
-    for piece in pieces(rows) if rows else ():
-        size = row_bytes(piece)
-        newest = max([row[1] for row in piece])
-        total += size
-        high_ts = newest if high_ts is None or newest > high_ts else high_ts
-        made.append(pack(base, piece, size, total, high_ts))
+    for each in packed:
+        total += each.size
+        high_ts = each.newest if high_ts is None or each.newest > high_ts else high_ts
+        made.append(pack(base, each, total, high_ts))
     return made, total, high_ts
 
 

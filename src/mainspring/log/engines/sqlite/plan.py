@@ -20,9 +20,9 @@ marks is noted once, not by a closure for each event, and sizes and times are ad
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import chain, repeat
+from itertools import repeat
 
 from mainspring.log.contract import (
     ABSENT,
@@ -47,15 +47,17 @@ from mainspring.log.contract import (
     seen_before,
     tail_conflict,
 )
-from mainspring.log.engines.sqlite.appends import AppendRun, PartitionChange, PartitionEnd
+from mainspring.log.engines.sqlite.appends import AppendRun, PartitionEnd
 from mainspring.log.engines.sqlite.chunks import (
     SELECT_REST,
     Chunk,
     ChunkHead,
     EventRow,
+    PackedEvents,
     as_row,
     check_types,
     pack_all,
+    pack_pieces,
     row_bytes,
 )
 from mainspring.log.engines.sqlite.schema import MAX_OFFSET, MAX_PARTITION_ID, OFFSET_BITS, record_checksum
@@ -89,7 +91,8 @@ class PartitionState:
     durable_tail: int = 0
     stored: bool = False  # has a row in `partitions`
     saved: tuple[int, int, int | None] | None = None  # what it was before the commit under way touched it
-    pending: list[EventRow] = field(default_factory=list)  # what that commit appends
+    packed: list[PackedEvents] = field(default_factory=list)  # what that commit appends
+    pending: list[EventRow] = field(default_factory=list)  # and then appends, not yet packed
     head: int = 1  # what lies before it in its chunk is removed
     loose: int = MANY  # chunks that were added since small ones were last put together
     tidied: int = 1  # up to this offset that is done
@@ -97,6 +100,11 @@ class PartitionState:
 
     def __post_init__(self) -> None:
         self.base = self.id << OFFSET_BITS
+
+    def pack_pending(self) -> None:
+        if self.pending:
+            self.packed += pack_pieces(self.base, self.pending)
+            self.pending.clear()
 
 
 class LogState:
@@ -141,7 +149,7 @@ class LogState:
     def end_of(self, place: tuple[str, int]) -> PartitionEnd | None:
         """Where a partition ends. In another thread than the writer's it may be outdated, or about to be."""
         state = self.partitions.get(place)
-        return None if state is None else (state.id, state.tail, 0, None)
+        return None if state is None else (state.id, state.tail)
 
     def partition_at(self, pos: int) -> PartitionState | None:
         return self._by_id.get(pos >> OFFSET_BITS)
@@ -247,6 +255,7 @@ class CommitPlan(BatchPlanner):
         self.mark_values: list[object] = []  # of runs: five per mark, as in the table
         self.removals: list[tuple[PartitionState, int, tuple[int, ...]]] = []  # below, offsets
         self.touched: list[PartitionState] = []
+        self.events: int = 0  # in the chunks that were made
         self.first_version: int = log_state.version
         self._restores = False  # what another log gave out, also of partitions without an event
         self._before: list[tuple[PartitionState, int]] = []  # where partitions ended before the batch under way
@@ -267,48 +276,24 @@ class CommitPlan(BatchPlanner):
                 raise UnknownMarks from result
         return result
 
-    def add_run(
-        self, run: AppendRun, places: Sequence[PartitionChange], offsets: Sequence[int], events: Sequence[Append]
-    ) -> bool:
-        """Take over what was decided for batches that only append; False: it does not fit, decide them here.
-
-        `places` and `offsets` are the run's.
-        """
-        if run.mark_checksums and not self.assumes_new_marks:
+    def add_run(self, run: AppendRun) -> bool:
+        """Take over what was packed, if the partitions end where its writer thought; False: decide its batches here."""
+        if run.marks and not self.assumes_new_marks:
             return False
         states = []
-        for topic, partition, before, after in places:
-            state = self._log_state.partitions.get((topic, partition))
-            if state is None or state.lost or before[:2] != (state.id, state.tail) or after[1] > MAX_OFFSET:
+        for place in run.places:
+            state = self._log_state.partitions.get((place.topic, place.partition))
+            if state is None or state.lost or (place.id, place.tail) != (state.id, state.tail):
                 return False
-            states.append((state, after[1]))
-        rows = [
-            (offset, event.ts, event.id, event.payload, event.key, event.headers)
-            for offset, event in zip(offsets, events, strict=True)
-        ]
-        if len(states) == 1:
-            states[0][0].pending += rows
-        elif not self._share_out(rows, events):
-            return False
-        self.mark_values += chain.from_iterable(run.mark_values(events))
-        for state, tail in states:
+            states.append(state)
+        for state, place in zip(states, run.places, strict=True):
             if state.saved is None:
                 state.saved = (state.tail, state.total, state.high_ts)
                 self.touched.append(state)
-            state.tail = tail
-        return True
-
-    def _share_out(self, rows: list[EventRow], events: Sequence[Append]) -> bool:
-        """Add each row to its partition; False, and nothing is added, if they do not follow what is there."""
-        found: dict[tuple[str, int], list[EventRow]] = {}
-        for row, event in zip(rows, events, strict=True):
-            found.setdefault((event.topic, event.partition), []).append(row)
-        for place, some in found.items():
-            tail = self._log_state.partitions[place].tail
-            if [row[0] for row in some] != list(range(tail + 1, tail + 1 + len(some))):
-                return False
-        for place, some in found.items():
-            self._log_state.partitions[place].pending += some
+            state.pack_pending()
+            state.packed += place.chunks
+            state.tail = place.last
+        self.mark_values += run.mark_values()
         return True
 
     def _take_back(self) -> None:
@@ -333,6 +318,7 @@ class CommitPlan(BatchPlanner):
             if state.saved is not None:
                 state.tail, state.total, state.high_ts = state.saved
                 state.saved = None
+            state.packed.clear()
             state.pending.clear()
             if not state.stored:
                 self._log_state.drop(state)
@@ -342,19 +328,18 @@ class CommitPlan(BatchPlanner):
         """The commit is on disk: what was planned is now true."""
         for state in self.touched:
             state.saved = None
-            state.pending.clear()
+            state.packed.clear()
             if state.tail or self._restores:
                 state.stored = True
                 state.durable_tail = state.tail
-
-    def count_events(self) -> int:
-        return sum(len(state.pending) for state in self.touched)
 
     def chunk_values(self) -> list[object]:
         """Flat values of the chunks to add, as `COLUMNS` says. Totals and highest times come to what they will be."""
         values: list[object] = []
         for state in self.touched:
-            made, state.total, state.high_ts = pack_all(state.base, state.pending, state.total, state.high_ts)
+            state.pack_pending()
+            self.events += sum([chunk.events for chunk in state.packed])
+            made, state.total, state.high_ts = pack_all(state.base, state.packed, state.total, state.high_ts)
             state.loose += len(made)
             for each in made:
                 values += each

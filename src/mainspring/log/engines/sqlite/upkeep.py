@@ -32,6 +32,7 @@ from mainspring.log.engines.sqlite.chunks import (
     ChunkValues,
     EventRow,
     pack,
+    pack_events,
     row_bytes,
 )
 from mainspring.log.engines.sqlite.files import FileLock, files_of
@@ -97,7 +98,7 @@ def remove_offsets(connection: sqlite3.Connection, base: int, head: int, offsets
         kept = [row for row in rows if row[0] not in gone and row[0] >= head]
         dropped = [row for row in rows if row[0] in gone]
         if dropped:
-            values = [pack(base, kept, row_bytes(kept), known.total, known.high_ts)] if kept else []
+            values = [pack(base, pack_events(base, kept), known.total, known.high_ts)] if kept else []
             _replace(connection, known.pos, known.pos, values)
             count, size = count + len(dropped), size + row_bytes(dropped)
     return count, size
@@ -161,7 +162,7 @@ def _merge(connection: sqlite3.Connection, state: PartitionState, run: list[Chun
             return True
         rows += chunk.rows()
     rows = [row for row in rows if row[0] >= state.head]
-    values = [pack(state.base, rows, row_bytes(rows), run[-1].total, run[-1].high_ts)] if rows else []
+    values = [pack(state.base, pack_events(state.base, rows), run[-1].total, run[-1].high_ts)] if rows else []
     _in_transaction(connection, lambda: _replace(connection, first, last, values))
     return True
 
@@ -181,7 +182,7 @@ def convert_rows(connection: sqlite3.Connection, log_state: LogState, passed_ove
         if not rows:
             passed_over.add(state.id)
             continue
-        chunk = pack(state.base, rows, row_bytes(rows), total, high_ts)
+        chunk = pack(state.base, pack_events(state.base, rows), total, high_ts)
 
         def store(state: PartitionState = state, rows: list[EventRow] = rows, chunk: ChunkValues = chunk) -> None:
             connection.execute(_INSERT, chunk)

@@ -277,7 +277,6 @@ class SqliteWriter:
 
     def _store(self, plan: CommitPlan, also: Sequence[Statement] = ()) -> None:
         """Put the plan into the file, and `also` with it."""
-        self._appended += plan.count_events()
         self._stored += 1
         work = [*self._statements(plan), *also]
         removed: Removed = {}
@@ -300,6 +299,7 @@ class SqliteWriter:
             state.removed += count
             state.removed_bytes += size
             state.head = head
+        self._appended += plan.events
         plan.settle()
 
     def _statements(self, plan: CommitPlan) -> list[Statement]:
