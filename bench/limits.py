@@ -4,6 +4,8 @@
 - `round_trips`: 200 bytes over loopback to another process and back, one after the other. Who waits for each answer
   gets no more than this.
 - `messages`: the same with 4,096 under way, in writes of 256; nobody looks at the bytes.
+- `hand_overs`: nothing to do, given to a sleeping thread and answered to the loop, one after the other. A commit and a
+  read of the log are one each; the wake-ups cost ten times as much on some virtual machines as on others.
 - `callbacks`: `call_soon` of a callback that does nothing but the next `call_soon`, on each event loop.
 """
 
@@ -13,6 +15,7 @@ import asyncio
 import multiprocessing
 import multiprocessing.connection
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from bench.harness import Figures, options, report, summary
@@ -81,6 +84,17 @@ async def echoed(port: int, count: int, batch: int, most: int) -> float:
     return count / taken
 
 
+async def handed_over(count: int) -> float:
+    """Hand-overs per second, to a thread and back."""
+    loop = asyncio.get_running_loop()
+    with ThreadPoolExecutor(1) as thread:
+        await loop.run_in_executor(thread, int)
+        start = time.perf_counter()
+        for _ in range(count):
+            await loop.run_in_executor(thread, int)
+        return count / (time.perf_counter() - start)
+
+
 def measure(rounds: int) -> Figures:
     """Each once per round, in turn."""
     context = multiprocessing.get_context("spawn")
@@ -93,6 +107,7 @@ def measure(rounds: int) -> Figures:
         found.setdefault("fsyncs", []).append(1e6 / peers.fsync_us())
         found.setdefault("round_trips", []).append(run(echoed(port, 5_000, 1, 1)))
         found.setdefault("messages", []).append(run(echoed(port, 4_000 * BATCH, BATCH, UNDER_WAY)))
+        found.setdefault("hand_overs", []).append(run(handed_over(2_000)))
         for name, factory in hosts().items():
             found.setdefault(f"callbacks_{name}", []).append(1e9 / hosted(factory, call_soon_chain(1, 100_000))())
     server.terminate()

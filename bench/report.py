@@ -69,6 +69,7 @@ LIMITS = {
     "fsyncs": "fsync of 4 KiB, one after the other",
     "round_trips": "200 bytes over loopback and back, one after the other",
     "messages": "200 bytes over loopback and back, 4,096 under way",
+    "hand_overs": "a thread woken and the loop woken by it, one after the other",
     "callbacks_asyncio": "callbacks of the bare event loop, asyncio",
     "callbacks_uvloop": "callbacks of the bare event loop, uvloop",
 }
@@ -149,7 +150,8 @@ With `BENCH_BEFORE=OTHER` in the environment the lone publisher is compared with
 turns."""
 LIMITS_TEXT = """\
 What the machine can do at most, whatever runs on it. A program that waits for each fsync stores no more than the disk
-syncs; one that waits for each answer gets no more than loopback carries."""
+syncs; one that waits for each answer gets no more than loopback carries; and each commit
+wakes a thread, which wakes the loop."""
 PUBLISH_TEXT = """\
 The lean client makes frames by joining bytes and gives no ids. The other two are the client that we ship, which
 does."""
