@@ -25,6 +25,7 @@ from mainspring.bus import BusError
 from mainspring.cli.node.log import app
 from mainspring.kernel.blobs import Blob, BlobStore
 from mainspring.log import Append, Batch, Log, LogDamaged, LogGone, Put, SqliteEngine, backup, log_file
+from mainspring.log.engines.sqlite import files
 from mainspring.node.core import Core
 from mainspring.private_files import make_private_folder
 from mainspring.server.health import NodeParts, readiness
@@ -171,8 +172,13 @@ class TestRemoved:
             assert "the node ends: the log's file" in node.errors()
             assert "while it was in use" in node.errors()
 
+    @pytest.mark.parametrize("descriptors", [files._DESCRIPTORS, "/none"], ids=["by path", "by inode"])
     @pytest.mark.parametrize("what", [what for what in REMOVALS if what != "the lock"])
-    async def test_nothing_is_acknowledged_from_that_moment_on(self, what: str, tmp_path: Path) -> None:
+    async def test_nothing_is_acknowledged_from_that_moment_on(
+        self, what: str, descriptors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also where the system does not tell the names of open files."""
+        monkeypatch.setattr(files, "_DESCRIPTORS", descriptors)
         log = Log(SqliteEngine(log_file(tmp_path / "data")))
         await log.open()
         await log.commit(Batch([Append("t", 0, "a", 1, b"1")]))

@@ -92,7 +92,7 @@ class SqliteWriter:
             migrate(self._connection)
             self.log_state: LogState = LogState(self._connection)
             self._watch = FileWatch(path)
-            self._wal = os.open(wal_of(path), os.O_RDONLY | os.O_CLOEXEC)
+            self._wal = _open_quietly(wal_of(path))
         except BaseException:
             self._connection.close()
             raise
@@ -130,6 +130,7 @@ class SqliteWriter:
         self._jobs.put(None)
         self._thread.join()
         self._connection.close()
+        self._watch.close()
         os.close(self._wal)
 
     def _run(self) -> None:
@@ -399,6 +400,15 @@ class SqliteWriter:
         suspect.close()  # not before: who opens a file that nobody has open finds what the failed commit has left there
         self.log_state.reload(self._connection)
         self._suspect = False
+
+
+def _open_quietly(path: Path) -> int:
+    """For reading, and reading leaves no time of it behind: storing that would cost the next commit."""
+    flags = os.O_RDONLY | os.O_CLOEXEC
+    try:
+        return os.open(path, flags | getattr(os, "O_NOATIME", 0))
+    except PermissionError:  # it is another user's
+        return os.open(path, flags)
 
 
 # -- many rows in one statement
