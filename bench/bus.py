@@ -336,9 +336,7 @@ async def measure_alone(rounds: int) -> Result:
     async with AsyncExitStack() as stack:
         nodes = {"publish": await stack.enter_async_context(peers.node())}
         if before:
-            # One that lets everybody do everything refuses to be told so.
-            other = peers.node(has_quotas=True, PYTHONPATH=f"{before}/src")
-            nodes["before"] = await stack.enter_async_context(other)
+            nodes["before"] = await stack.enter_async_context(peers.node(PYTHONPATH=f"{before}/src"))
         for node in nodes.values():
             await alone_ours(node.port, 100)
         for _ in range(rounds):

@@ -72,17 +72,18 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def node(
-    folder: Path | None = None, program: str = "", *, has_quotas: bool = False, **env: str
-) -> AsyncIterator[Node]:
-    """`mainspring serve` on SQLite, fsync before every acknowledgement; `program` is found in the folder."""
+async def node(folder: Path | None = None, program: str = "", **env: str) -> AsyncIterator[Node]:
+    """`mainspring serve` on SQLite, fsync before every acknowledgement, no quotas; `program` is found in the folder.
+
+    One of another checkout (`PYTHONPATH`) keeps its quotas: before there were any, it refuses to be told of them.
+    """
     with tempfile.TemporaryDirectory(prefix="ms-bench-") as made:
         root = folder or Path(made)
         command = [sys.executable, "-m", "mainspring", "serve", *([program] if program else [])]
         command += ["--port", "0", "--data", str(root / "data")]
         command += ["--kernel-socket", f"{made}/k", "--loop-socket", f"{made}/l"]
         clean = {name: value for name, value in os.environ.items() if not name.startswith(("MAINSPRING_", "BUS_"))}
-        if not has_quotas:
+        if "PYTHONPATH" not in env:
             clean |= {f"MAINSPRING_QUOTA_{name}": "0" for name in QUOTAS}
         with _process(command, stdout=subprocess.PIPE, env={**clean, **env}, cwd=folder) as process:
             assert process.stdout is not None

@@ -20,13 +20,13 @@ from pathlib import Path
 import pytest
 from bench.peers import servers
 
+from tests.docs.test_snippets import FENCE
 from tests.support.nats_server import shared_server, wait_until
 from tests.support.paths import ROOT
 from tests.support.postgres import shared_postgres
 from tests.support.serving import clean_environment
 
 PAGES = ROOT / "docs" / "how-to" / "coming-from"
-FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 120.0  # for what must come; nothing is measured
 
 
@@ -39,7 +39,7 @@ class Reader:
         self.env = {**clean_environment(env), "PATH": path}
         text = (PAGES / f"{page}.md").read_text(encoding="utf-8")
         theirs = text[text.index("Theirs:") : text.index("Ours:")]
-        blocks = [(fence["info"].split(), fence["text"]) for fence in FENCE.finditer(theirs)]
+        blocks = [(fence["info"].split(), fence["code"]) for fence in FENCE.finditer(theirs)]
         programs = {info[1].removeprefix("file="): code for info, code in blocks if info[0] == "python"}
         for old, new in changes.items():
             assert any(old in code for code in programs.values()), f"{page}.md no longer says {old}"

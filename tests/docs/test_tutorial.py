@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.test_snippets import FENCE
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "tutorial.md"
-FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<text>.*?)^```\s*$", re.MULTILINE | re.DOTALL)
 PATIENCE_S = 300.0  # for what must come; nothing is measured
 
 
@@ -111,7 +111,7 @@ def test_the_tutorial_word_for_word(tmp_path: Path) -> None:
     done = 0
     try:
         for fence in FENCE.finditer(PAGE.read_text(encoding="utf-8")):
-            kind, text = fence["info"].strip(), fence["text"]
+            kind, text = fence["info"].strip(), fence["code"]
             match kind.split():
                 case ["python" | "ini", target]:
                     verb, _, name = target.partition("=")
