@@ -88,14 +88,15 @@ class CallVerbs(TopicVerbs):
             self.calls["ship", handle.id] = "done"
 
     async def _calls_that_differ(self, end: Rest) -> dict[str, str]:
-        """What became of calls, where a client was told something else."""
+        """What became of calls, where a client was told something else. A call whose event has rotted is not known."""
+        if any(topic.startswith("tasks.") for topic, _, _ in end.damaged):
+            return {}
         calls = end.nodes[0].bus.task_calls
         states = {(task, id): (await calls.call(task, id)).state for task, id in self.calls}
         return {f"call {id} of {task}": state for (task, id), state in states.items() if state != self.calls[task, id]}
 
     async def _check_calls(self, end: Rest) -> None:
-        rotten = any(topic.startswith("tasks.") for topic, _, _ in end.damaged)
-        differ = {} if rotten else await self._calls_that_differ(end)
+        differ = await self._calls_that_differ(end)
         end.require(not differ, f"calls that are something else than their clients were told: {differ}")
 
     # -- groups that are deleted
