@@ -5,7 +5,7 @@
   gets no more than this.
 - `messages`: the same with 4,096 under way, in writes of 256; nobody looks at the bytes.
 - `hand_overs`: nothing to do, given to a sleeping thread and answered to the loop, one after the other. A commit and a
-  read of the log are one each; the wake-ups cost ten times as much on some virtual machines as on others.
+  read of the log are one each; the wake-ups cost five times as much on one virtual machine as on another.
 - `callbacks`: `call_soon` of a callback that does nothing but the next `call_soon`, on each event loop.
 """
 

@@ -178,7 +178,7 @@ class CallVerbs(TopicVerbs):
     async def verbs_at_rest(self, end: Rest) -> bool:
         came = {event.payload["id"] for event in await end.events("reminded")}
         rotten = len(rotten_offsets(end, "reminded"))
-        if len(self.reminders - came) > rotten or (await self._calls_that_differ(end) and not end.damaged):
+        if len(self.reminders - came) > rotten or (not end.damaged and await self._calls_that_differ(end)):
             return False
         return await super().verbs_at_rest(end)
 
