@@ -6,6 +6,7 @@ A part of the scenario in `promises`.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from typing import Any
 
 from mainspring import App, Fail
@@ -175,12 +176,15 @@ class CallVerbs(TopicVerbs):
 
     # -- all of it
 
-    async def verbs_at_rest(self, end: Rest) -> bool:
-        came = {event.payload["id"] for event in await end.events("reminded")}
+    async def verbs_left(self, end: Rest) -> dict[str, Collection[Any]]:
+        missing = self.reminders - {event.payload["id"] for event in await end.events("reminded")}
         rotten = len(rotten_offsets(end, "reminded"))
-        if len(self.reminders - came) > rotten or (not end.damaged and await self._calls_that_differ(end)):
-            return False
-        return await super().verbs_at_rest(end)
+        differ = {} if end.damaged else await self._calls_that_differ(end)
+        return {
+            "reminders that did not come": missing if len(missing) > rotten else (),
+            "calls that are something else than was told": [f"{call} is {state}" for call, state in differ.items()],
+            **await super().verbs_left(end),
+        }
 
     async def check_verbs(self, end: Rest) -> None:
         await super().check_verbs(end)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from typing import Any, ClassVar
 
 from mainspring import App, Event
@@ -217,16 +218,22 @@ class Promises(CallVerbs):
 
     # -- what must be true
 
-    async def at_rest(self, end: Rest) -> bool:
+    async def at_rest(self, end: Rest) -> str:
         pulses, count = len(await end.events("pulses")), await end.nodes[0].heartbeat.aread("/count") or 0
         later = {event.id for event in await end.events("later")}
         done = {event.payload["work"] for event in await end.events("done")}
         letters = {each.original_id for each in await end.nodes[0].bus.dead_letters.page("work")}
         work = {event.id for event in await end.events("work")}
-        settled = work <= done | letters  # the lag says nothing of letters that were sent back
-        own = settled and self.tasks <= self.ran and self.later <= later and count >= pulses
-        heard = [await self._heard(end, signal) for signal, is_stored in self.signals.items() if is_stored]
-        return own and all(heard) and await self.verbs_at_rest(end)
+        told = [signal for signal, is_stored in self.signals.items() if is_stored]
+        left: dict[str, Collection[Any]] = {
+            "work that nobody has done or given up": work - done - letters,  # the lag knows no letters sent back
+            "tasks that did not run": self.tasks - self.ran,
+            "delayed events that did not come": self.later - later,
+            "pulses that were not counted": range(count, pulses),
+            "signals that were not heard": [signal for signal in told if not await self._heard(end, signal)],
+            **await self.verbs_left(end),
+        }
+        return "; ".join(f"{what}: {sorted(which)[:3]}" for what, which in left.items() if which)
 
     async def _heard(self, end: Rest, signal: str) -> int:
         return int(await end.nodes[0].heartbeat.aread(f"/heard{signal}") or 0)

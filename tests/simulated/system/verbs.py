@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 from mainspring import App, Event, Fail
@@ -270,10 +270,14 @@ class Verbs(Scenario):
 
     # -- all of it
 
-    async def verbs_at_rest(self, end: Rest) -> bool:
-        if "clock jump" not in end.faults and 0 in (await self._minutes(end)).values():
-            return False
-        return not await self._unfinished(end) and (bool(end.damaged) or not any(self.to_read))
+    async def verbs_left(self, end: Rest) -> dict[str, Collection[Any]]:
+        """What is left to do, by what it is; of what is done, nothing."""
+        minutes = {} if "clock jump" in end.faults else await self._minutes(end)
+        return {
+            "minutes that did not fire": [minute for minute, count in minutes.items() if not count],
+            "jobs that nobody has finished or given up": await self._unfinished(end),
+            "events to read again after a seek": () if end.damaged else set().union(*self.to_read),
+        }
 
     async def check_verbs(self, end: Rest) -> None:
         await self._check_jobs(end)

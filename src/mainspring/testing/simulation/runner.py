@@ -197,7 +197,10 @@ class ScenarioRun:
             assert machine.node is not None
             if left := self._call(machine.process, _left_at(machine.node)):
                 return f"{machine.name}: {left}"
-        return "" if self._call(self._process(), self.scenario.at_rest(Rest(self))) else "the scenario is not at rest"
+        answer = self._call(self._process(), self.scenario.at_rest(Rest(self)))
+        if isinstance(answer, str):
+            return answer
+        return "" if answer else "the scenario is not at rest"
 
     def _operations(self) -> list[PlannedStep]:
         return [step for step in self.steps if not step.is_fault]

@@ -92,8 +92,11 @@ class Scenario:
     async def start(self, client: Client) -> None:
         """Before anything breaks."""
 
-    async def at_rest(self, end: Rest) -> bool:
-        """Whether nothing is left to do, beside what every program has: operations, events of groups, runs."""
+    async def at_rest(self, end: Rest) -> bool | str:
+        """Whether nothing is left to do, beside what every program has: operations, events of groups, runs.
+
+        Or what is left, in words, for a run that does not come to rest; no words: nothing.
+        """
         return True
 
     async def check(self, end: Rest) -> None:
