@@ -18,7 +18,7 @@ import msgspec
 
 from mainspring.bus.access.access import Access, Caller, Who
 from mainspring.bus.audit import Audit
-from mainspring.bus.errors import BadFrame, BusError, Conflict, Forbidden, UnknownCall, UnknownTask
+from mainspring.bus.errors import BadFrame, BusError, Conflict, Forbidden, Unavailable, UnknownCall, UnknownTask
 from mainspring.bus.groups.dead_letters import DeadLetterQueue, read_letter
 from mainspring.bus.groups.group import MAX_OPEN, LeaseView
 from mainspring.bus.groups.registry import GroupRegistry
@@ -524,7 +524,10 @@ class TaskCalls:
         return task, lanes
 
     async def retry(self, name: str, wanted: CallFilter, *, who: Who = None) -> ChangedCalls:
-        """Have calls that failed done again, with all their attempts: each goes back to the group that gave up."""
+        """Have calls that failed done again, with all their attempts: each goes back to the group that gave up.
+
+        Raises Unavailable while the log cannot be written; some of several may have gone back then.
+        """
 
         async def send(topic: str, offsets: list[int]) -> None:
             await self._letters.redrive(topic, DeadLetterFilter(offsets=offsets))
@@ -534,7 +537,10 @@ class TaskCalls:
         return changed
 
     async def discard(self, name: str, wanted: CallFilter, *, who: Who = None) -> ChangedCalls:
-        """Drop the dead letters of calls that failed: nobody will do them."""
+        """Drop the dead letters of calls that failed: nobody will do them.
+
+        Raises Unavailable while the log cannot be written; some of several may be gone then.
+        """
 
         async def drop(topic: str, offsets: list[int]) -> None:
             await self._letters.drop(topic, DeadLetterFilter(offsets=offsets))
@@ -621,10 +627,15 @@ class TaskCalls:
 async def _change_letters(
     topic: str, letters: Mapping[int, str], change: Callable[[str, list[int]], Awaitable[None]]
 ) -> tuple[int, dict[str, str]]:
-    """All at once, or one by one where something speaks against one of them: how many, and why others not."""
+    """All at once, or one by one where something speaks against one of them: how many, and why others not.
+
+    Raises Unavailable, which speaks against none of them: who is told that has to ask again.
+    """
     try:
         await change(topic, sorted(letters))
         return len(letters), {}
+    except Unavailable:
+        raise
     except BusError as error:
         if len(letters) == 1:
             return 0, dict.fromkeys(letters.values(), error.message)

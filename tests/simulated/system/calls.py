@@ -6,7 +6,8 @@ A part of the scenario in `promises`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+import itertools
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 from mainspring import App, Fail
@@ -68,12 +69,26 @@ class CallVerbs(TopicVerbs):
             raise AssertionError(f"parcel {step.id} was packed without string")
         self.repaired.add(step.id)
         if step.random.random() < 0.6:
-            await self._insist(client, lambda: client.retry_calls("pack", ids=[handle.id]))
-            wanted = "done"
+            change, wanted = client.retry_calls, "done"
         else:
-            await self._insist(client, lambda: client.discard_calls("pack", ids=[handle.id]))
-            wanted = "discarded"
+            change, wanted = client.discard_calls, "discarded"
+        await self._change_call(client, lambda: change("pack", ids=[handle.id]))
         self.calls["pack", handle.id] = wanted
+
+    async def _change_call(self, client: Client, change: Callable[[], Awaitable[int]]) -> None:
+        tries = itertools.count()
+
+        async def once() -> int:
+            next(tries)
+            return await change()
+
+        try:
+            changed = await self._insist(client, once)
+        except NodeRefused as error:
+            if error.code != "conflict" or next(tries) < 2:  # else the call has not failed any more: one before did it
+                raise
+        else:
+            assert changed == 1, f"{changed} calls were changed"
 
     @operation
     async def cancel_call(self, client: Client, step: PlannedStep) -> None:

@@ -13,6 +13,7 @@ from mainspring.client import CannotConnect, Client, connect
 from mainspring.kernel.errors import refusal as kernel_refusal
 from mainspring.node.settlement import LeaseLost
 from mainspring.runs import TakenOver
+from mainspring.tasks import TaskFailed
 from mainspring.testing import simulate
 from mainspring.testing.simulation import PlannedStep, Rest, Scenario, operation
 from mainspring.testing.simulation.disk import Disk
@@ -246,3 +247,66 @@ def test_a_clock_that_is_set_back_while_the_disk_is_full_delays_nothing_for_long
         running.system.timeline.after(2_000, strike)
 
     assert not told(DelayedAlone, prepare).ledger.broken
+
+
+class OnAFailingDisk(Story):
+    """Its operation says when the disk fails for a while: no commit succeeds."""
+
+    rest_seconds: ClassVar = 30.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk_fails: Callable[[], None] = lambda: None
+
+
+def on_a_failing_disk(story: type[OnAFailingDisk]) -> list[str]:
+    """What was broken."""
+
+    def prepare(running: ScenarioRun, disk: Disk) -> None:
+        disk.refuses_commits, disk.refuses_reads = lambda: disk.has("failing"), lambda: False
+        running.scenario.disk_fails = lambda: disk.trouble("failing", 1_500)  # type: ignore[attr-defined]
+
+    return told(story, prepare).ledger.broken
+
+
+class MendingCalls(OnAFailingDisk):
+    verb: ClassVar = "retry"
+
+    def program(self) -> App:
+        app = App("story")
+
+        @app.task(max_attempts=1)
+        async def pack() -> None:
+            if not self.seen:
+                raise ValueError("there is no string")
+
+        app.state.pack = pack
+        return app
+
+    @operation
+    async def mend(self, client: Client, step: PlannedStep) -> None:
+        app = self.program()
+        app.use(client)
+        handles = [await app.state.pack.enqueue() for _ in range(2)]
+        for handle in handles:
+            with pytest.raises(TaskFailed):
+                await handle.result(timeout=10)
+        self.seen.append("string")
+        self.disk_fails()
+        change = client.retry_calls if self.verb == "retry" else client.discard_calls
+        self.seen.append(await client.insist(lambda: change("pack", ids=[handle.id for handle in handles])))
+
+    async def check(self, end: Rest) -> None:
+        states = {call.state for call in (await end.nodes[0].bus.task_calls.calls("pack")).calls}
+        end.require(self.seen == ["string", 2], f"of two calls {self.seen[-1]} were changed")
+        end.require(states == {"done" if self.verb == "retry" else "discarded"}, f"they are {states}")
+
+
+class DiscardingCalls(MendingCalls):
+    verb: ClassVar = "discard"
+
+
+@pytest.mark.parametrize("story", [MendingCalls, DiscardingCalls])
+def test_calls_that_cannot_be_changed_now_are_not_said_to_be_refused(story: type[OnAFailingDisk]) -> None:
+    """A client that was told so went on, and nobody did them any more: only an error makes it ask again."""
+    assert not on_a_failing_disk(story)
