@@ -310,3 +310,34 @@ class DiscardingCalls(MendingCalls):
 def test_calls_that_cannot_be_changed_now_are_not_said_to_be_refused(story: type[OnAFailingDisk]) -> None:
     """A client that was told so went on, and nobody did them any more: only an error makes it ask again."""
     assert not on_a_failing_disk(story)
+
+
+class Reminding(OnAFailingDisk):
+    def program(self) -> App:
+        app = App("story")
+
+        @app.command("Remind.Me", durable=True)
+        async def remind(data: Any, ctx: Any) -> None:
+            await ctx.publish("reminded", {})
+
+        return app
+
+    @operation
+    async def remind(self, client: Client, step: PlannedStep) -> None:
+        message = {"kind": "command", "type": "Remind.Me", "data": {}, "metadata": {"id": "one", "timestamp": 0}}
+        await client.command("Timer.Schedule", {"delay": 500, "message": message, "durable": True}, timeout=10)
+        self.disk_fails()
+
+    async def at_rest(self, end: Rest) -> str:
+        timers = (await end.nodes[0].kernel.ask("query", "Timer.List", {}))["timers"]
+        came = await end.events("reminded")
+        return f"timers {timers}, reminders {came}" if timers or len(came) != 1 else ""
+
+    async def check(self, end: Rest) -> None:
+        letters = await end.nodes[0].kernel.dead_messages.page()
+        end.require(not letters, f"it is done, and a dead message: {letters}")
+
+
+def test_a_durable_timer_that_is_due_while_the_disk_fails_is_sent_when_it_does_not() -> None:
+    """Its command was not accepted, so nobody had it: it ended as a dead message all the same."""
+    assert not on_a_failing_disk(Reminding)

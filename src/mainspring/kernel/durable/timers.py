@@ -2,7 +2,8 @@
 
 The message is in the log before its timer has an id, and stays there until it was handled: a reply or an error removes
 it, the end of the process does not. So it is sent at least once; a message that must not be done twice is a durable
-command, which the log knows by its id. What fails becomes a dead message.
+command, which the log knows by its id. What fails becomes a dead message; a durable command that the log did not take
+was not begun by anybody, and is sent again a little later.
 
 A timer belongs to one node, whose epoch is in its record. When that node is gone, another one that shares the log takes
 its timers over; a node that owns its log finds its own again at the next start. Those that were due meanwhile are sent
@@ -73,22 +74,26 @@ class DurableTimers:
         self._arm(id, stored)
         return id
 
-    def _arm(self, id: str, stored: StoredTimer) -> None:
+    def _arm(self, id: str, stored: StoredTimer, least_ms: int = 0) -> None:
         self._mine.add(id)
-        delay_ms = max(0, stored.deadline_ms - self._exchange.clock.wall_ms())
+        delay_ms = max(least_ms, stored.deadline_ms - self._exchange.clock.wall_ms())
 
         def on_due(due: Message) -> KeptOrigin | None:
             if due.kind in ("command", "query"):
-                return KeptOrigin(lambda outcome: self._outcome_came(id, due, outcome))
+                return KeptOrigin(lambda outcome: self._outcome_came(id, stored, due, outcome))
             self._remove(id)
             return None
 
         self._timers.schedule(delay_ms, stored.message, stored.cause, id=id, on_due=on_due)
 
-    def _outcome_came(self, id: str, due: Message, outcome: Message) -> None:
+    def _outcome_came(self, id: str, stored: StoredTimer, due: Message, outcome: Message) -> None:
         if outcome.kind == "error":
             if outcome.type == faults.SHUTTING_DOWN:
                 return  # the next life of this node, or another node, sends it again
+            if outcome.type == faults.NOT_STORED:
+                if id in self._mine:  # else it was cancelled, or is another node's by now
+                    self._arm(id, stored, _RETRY_MS)
+                return
             self._exchange.sink(outcome, due)
         self._remove(id)
 
