@@ -63,6 +63,7 @@ class NodeHttp:
         self._headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         self._ssl = ssl
         self._session: aiohttp.ClientSession | None = None
+        self._answers: dict[aiohttp.ClientResponse, None] = {}  # that are being read
 
     def use(self, url: str) -> None:
         """Ask the node at this address from now on."""
@@ -73,6 +74,8 @@ class NodeHttp:
     async def close(self) -> None:
         """End every request that is under way; the next one opens a new connection."""
         session, self._session = self._session, None
+        for answer in list(self._answers):
+            answer.close()  # who reads it is told; the end of the session alone would leave them waiting for ever
         if session is not None:
             await session.close()
 
@@ -144,9 +147,13 @@ class NodeHttp:
         ssl = True if self._ssl is None else self._ssl
         try:
             async with self._open().request(method, url, params=asked, ssl=ssl, **settings) as response:
-                if response.status >= 400:
-                    raise problem(response.status, await response.read())
-                yield response
+                self._answers[response] = None
+                try:
+                    if response.status >= 400:
+                        raise problem(response.status, await response.read())
+                    yield response
+                finally:
+                    del self._answers[response]
         except (aiohttp.ClientError, OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             raise CannotConnect(f"{trouble}: {error}", remedy="is it running?") from error
 

@@ -153,6 +153,51 @@ def test_a_question_whose_answer_is_lost_ends_with_its_timeout(story: type[Story
     assert running.scenario.seen == ["asked", "no answer"]  # type: ignore[attr-defined]
 
 
+class Following(Story):
+    """The connection is lost while nobody waits for the next event."""
+
+    rest_seconds: ClassVar = 60.0
+
+    def program(self) -> App:
+        return App("story")
+
+    @operation
+    async def follow(self, client: Client, step: PlannedStep) -> None:
+        await client.publish("news", "old")
+        async for event in client.follow("news", since="beginning"):
+            self.seen.append(event.payload)
+            if event.payload == "new":
+                return
+            await self.go_on(client)
+
+    async def go_on(self, client: Client) -> None:
+        await client.publish("news", "new")
+
+
+class FollowingAndWaiting(Following):
+    async def go_on(self, client: Client) -> None:
+        self.publishing = asyncio.create_task(super().go_on(client))
+
+
+@pytest.mark.parametrize("story", [Following, FollowingAndWaiting])
+def test_who_follows_a_topic_goes_on_when_the_client_gives_up_a_node_that_says_nothing(story: type[Story]) -> None:
+    """Its connections are closed then, also the one on which the next event was to come."""
+
+    def half_open(running: ScenarioRun, disk: Disk) -> None:
+        def look() -> None:
+            if not running.scenario.seen:  # type: ignore[attr-defined]
+                running.system.timeline.after(1, look)
+                return
+            for end in running.system.network.open:
+                end.go_silent()
+
+        running.system.timeline.after(1, look)
+
+    running = told(story, half_open)
+    assert not running.ledger.broken
+    assert running.scenario.seen == ["old", "new"]  # type: ignore[attr-defined]
+
+
 async def test_every_verb_about_runs_gives_a_question_up_whose_answer_is_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
