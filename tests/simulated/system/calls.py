@@ -12,7 +12,7 @@ from typing import Any
 
 from mainspring import App, Fail
 from mainspring.client import Client, NodeRefused, TimedOut
-from mainspring.tasks import TaskCancelled, TaskFailed
+from mainspring.tasks import TaskCancelled, TaskFailed, TaskHandle
 from mainspring.testing.simulation import PlannedStep, Rest, operation
 from tests.simulated.system.topics import TopicVerbs
 from tests.simulated.system.verbs import rotten_offsets
@@ -27,7 +27,9 @@ class CallVerbs(TopicVerbs):
         self.apps: dict[int, App] = {}  # of clients, to enqueue tasks with
         self.repaired: set[str] = set()  # parcels that can be packed from now on
         self.calls: dict[tuple[str, str], str] = {}  # task and id: what a client was told became of it
+        self.untold: set[str] = set()  # calls whose end their client was not told, or that the node did not know
         self.unheard: set[tuple[str, str]] = set()  # topics and new groups that were not given the first event
+        self.kept_groups: set[str] = set()  # that could not be deleted
         self.reminders: set[str] = set()  # that a client was told will come
         self.silenced: set[str] = set()  # and that will not
 
@@ -58,11 +60,19 @@ class CallVerbs(TopicVerbs):
 
     # -- calls of tasks: tried again, discarded, cancelled
 
+    async def _result(self, handle: TaskHandle[str]) -> str:
+        """All faults are over long before this gives up: who waits must be told."""
+        try:
+            return await handle.result(timeout=PATIENCE_S)
+        except TimedOut:
+            self.untold.add(handle.id)
+            raise
+
     @operation
     async def mend_call(self, client: Client, step: PlannedStep) -> None:
         handle = await self._app(client, step).state.pack.enqueue(step.id)
         try:
-            await handle.result(timeout=PATIENCE_S)
+            await self._result(handle)
         except TaskFailed:
             pass
         else:
@@ -95,23 +105,35 @@ class CallVerbs(TopicVerbs):
         ship = self._app(client, step).state.ship.options(delay=step.random.choice((0, 0.5, 5)))
         handle = await ship.enqueue(step.id)
         await asyncio.sleep(step.random.uniform(0, 1))
-        await self._insist(client, lambda: client.cancel_calls("ship", ids=[handle.id], reason="not needed"))
         try:
-            await handle.result(timeout=PATIENCE_S)
+            await self._insist(client, lambda: client.cancel_calls("ship", ids=[handle.id], reason="not needed"))
+        except NodeRefused as error:
+            if error.code == "unknown_call":
+                self.untold.add(handle.id)
+            if error.code != "conflict":  # it is done already, or an answer was lost
+                raise
+        try:
+            await self._result(handle)
         except TaskCancelled:
             self.calls["ship", handle.id] = "cancelled"
         else:
             self.calls["ship", handle.id] = "done"
 
+    def _has_rotten_calls(self, end: Rest) -> bool:
+        """A call whose event has rotted is not known, and never ends."""
+        return any(topic.startswith("tasks.") for topic, _, _ in end.damaged)
+
     async def _calls_that_differ(self, end: Rest) -> dict[str, str]:
-        """What became of calls, where a client was told something else. A call whose event has rotted is not known."""
-        if any(topic.startswith("tasks.") for topic, _, _ in end.damaged):
+        """What became of calls, where a client was told something else."""
+        if self._has_rotten_calls(end):
             return {}
         calls = end.nodes[0].bus.task_calls
         states = {(task, id): (await calls.call(task, id)).state for task, id in self.calls}
         return {f"call {id} of {task}": state for (task, id), state in states.items() if state != self.calls[task, id]}
 
     async def _check_calls(self, end: Rest) -> None:
+        untold = set() if self._has_rotten_calls(end) else self.untold
+        end.require(not untold, f"calls whose end their clients were never told: {sorted(untold)[:3]}")
         differ = await self._calls_that_differ(end)
         end.require(not differ, f"calls that are something else than their clients were told: {differ}")
 
@@ -145,22 +167,30 @@ class CallVerbs(TopicVerbs):
             await subscription.close()
 
     async def _leave(self, client: Client, topic: str, group: str) -> None:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                try:
-                    await self._insist(client, lambda: client.delete_group(topic, group))
-                except NodeRefused as error:
-                    if error.code == "unknown_group":  # an answer that was lost
-                        return
-                    if error.code != "conflict":  # the member that left may still be known
-                        raise
-                    await asyncio.sleep(LOOK_S)
-                else:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._delete(client, topic, group)
+        except TimeoutError:
+            self.kept_groups.add(group)
+            raise
+
+    async def _delete(self, client: Client, topic: str, group: str) -> None:
+        while True:
+            try:
+                await self._insist(client, lambda: client.delete_group(topic, group))
+            except NodeRefused as error:
+                if error.code == "unknown_group":  # an answer that was lost
                     return
+                if error.code != "conflict":  # the member that left may still be known
+                    raise
+                await asyncio.sleep(LOOK_S)
+            else:
+                return
 
     async def _check_groups(self, end: Rest) -> None:
         missed = {group for topic, group in self.unheard if not rotten_offsets(end, topic)}
         end.require(not missed, f"new groups that were never given the first event: {sorted(missed)[:3]}")
+        end.require(not self.kept_groups, f"groups that could not be deleted: {sorted(self.kept_groups)[:3]}")
 
     # -- timers that outlive their node
 

@@ -174,7 +174,7 @@ class Promises(CallVerbs):
         handle = await self._app(client, step).state.mail.enqueue(step.id)
         self.tasks.add(step.id)
         if step.random.random() < 0.5:
-            assert await handle.result(timeout=120) == step.id
+            assert await self._result(handle) == step.id
 
     @operation
     async def pulse(self, client: Client, step: PlannedStep) -> None:
