@@ -35,7 +35,7 @@ from mainspring.kernel.durable.trace import KeptTrace
 from mainspring.kernel.errors import CapabilityError, NotConfigured, text_of
 from mainspring.kernel.exchange import Exchange, Observer
 from mainspring.kernel.inspect import CausationNode, causation_tree
-from mainspring.kernel.mail import AskOrigin, Mail, Origin, SendOrigin
+from mainspring.kernel.mail import AskOrigin, Origin, SendOrigin
 from mainspring.kernel.remote import RemoteNodes
 from mainspring.kernel.supervisor import ActorSlot, HandlerSlot, LanedSlot
 from mainspring.kernel.timers import MessageTimers
@@ -113,7 +113,6 @@ class Kernel:
         self._slots: list[ActorSlot] = []
         self._outcome_ttl_ms = outcome_ttl_ms
         self._quiet: list[asyncio.Future[None]] = []
-        self._asked: dict[str, Mail] = {}
         self.blobs: BlobKeeper = BlobKeeper(data_dir, self.loop, self.clock, self.ids)
         self._adapters: list[str] = []
         self.exchange.on_quiet = self._wake_quiet
@@ -390,7 +389,7 @@ class Kernel:
         id = id or self.ids()
         metadata = Metadata(id, self.exchange.wall_ms(), correlation, causation, limit_ms, trace, retry=retry)
         waiter: asyncio.Future[Any] = self._aio.create_future()
-        caller: Origin = AskOrigin(waiter, self._asked)
+        caller: Origin = AskOrigin(waiter, {})  # ids belong to who asks: another with the same one gets its own answer
         message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]
         self.loop.offer(self.exchange.turn_request, (message, caller))
         return waiter
@@ -400,7 +399,7 @@ class Kernel:
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         waiter: asyncio.Future[Message] = self._aio.create_future()
-        origin: Origin = SendOrigin(waiter, self._asked, caller)
+        origin: Origin = SendOrigin(waiter, {}, caller)
         self.loop.offer(self.exchange.turn_request, (message, origin))
         return waiter
 

@@ -18,6 +18,7 @@ from mainspring.kernel import Kernel
 from mainspring.kernel.durable.record import SPACE, StoredCommand
 from mainspring.log import Batch, Log, LogUnavailable, MemoryEngine
 from mainspring.loop import VirtualClock
+from mainspring.message import Message, Metadata, encode_data
 from tests.support.kernel import booted, command, encoded, query, served, virtual
 from tests.support.paths import ROOT
 from tests.support.serving import Serving
@@ -116,6 +117,22 @@ async def test_the_same_durable_command_runs_once_whoever_sends_it(clock: Virtua
         assert (await one.answer("same"))["data"] == (await other.answer("same"))["data"] == {"n": 1}
         assert (await one.call(request))["data"] == {"n": 1}
         assert (await one.call(command("Work.Do", {"n": 2}, id="same")))["data"]["code"] == 409
+        assert ran == [("same", 1)]
+
+
+@virtual
+async def test_the_same_command_sent_twice_without_a_connection_is_answered_twice(clock: VirtualClock) -> None:
+    """As over HTTP, where a sender gives up and sends it again: one that is not answered would wait for ever."""
+    log, ran = await a_log(), []
+    async with booted(working(ran), clock, log=log) as kernel:
+        asked = [kernel.ask("command", "Work.Do", {"n": 1}, id="same") for _ in range(2)]
+        message = Message("command", "Work.Do", encode_data({"n": 1}), Metadata("same", clock.wall_ms()))
+        sent = [kernel.exchange_request(message) for _ in range(2)]
+        await asyncio.sleep(60)
+        assert [each.result() for each in asked] == [{"n": 1}] * 2
+        assert [each.result().data for each in sent] == [{"n": 1}] * 2
+        with pytest.raises(Fail, match="another durable command"):
+            await kernel.ask("command", "Work.Do", {"n": 2}, id="same")
         assert ran == [("same", 1)]
 
 
