@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl as ssl_module
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
@@ -29,6 +31,7 @@ logger: logging.Logger = logging.getLogger("mainspring.client")
 LINE_BYTES: Final = 64 << 20
 PAGE: Final = 1_000
 LIMIT_S: Final = 30.0  # a request that takes longer is given up
+PROBES: Final = 3  # that a kernel sends before it takes the other machine for gone
 
 
 class _Damaged(msgspec.Struct):
@@ -205,13 +208,38 @@ class NodeHttp:
         import aiohttp
 
         if self._session is None:
+            made = partial(watched_socket, ping_s=self._ping_s)
+            tcp, unix = aiohttp.TCPConnector, aiohttp.UnixConnector
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.UnixConnector(self._unix_socket) if self._unix_socket else None,
+                connector=unix(self._unix_socket) if self._unix_socket else tcp(socket_factory=made),
                 headers=self._headers,
                 read_bufsize=1 << 20,
                 max_line_size=LINE_BYTES,
             )
         return self._session
+
+
+def watched_socket(address: aiohttp.AddrInfoType, ping_s: float) -> socket.socket:
+    """A socket whose connection ends when the other machine says nothing for twice `ping_s`.
+
+    The WebSocket's pings say nothing about this connection. Where it is gone and nobody says so, a request would wait
+    as long as its own limit allows, and one without a limit for ever. So the kernel looks, in a connection that is
+    silent and in one where what was sent is not confirmed. What a system does not know is left out.
+    """
+    family, type, protocol, *_ = address
+    made, ping = socket.socket(family, type, protocol), min(max(1, round(ping_s)), 32_767)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    options = {
+        "TCP_KEEPIDLE": ping,
+        "TCP_KEEPALIVE": ping,  # the same, as macOS calls it
+        "TCP_KEEPINTVL": max(1, ping // PROBES),
+        "TCP_KEEPCNT": PROBES,
+        "TCP_USER_TIMEOUT": 2_000 * ping,
+    }
+    for name, value in options.items():
+        if hasattr(socket, name):
+            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+    return made
 
 
 def problem(status: int, data: bytes) -> NodeRefused | Fail:

@@ -22,6 +22,7 @@ from aiohttp import web
 
 from mainspring.app import App
 from mainspring.client import Awaited, CannotConnect, Client, NodeHttp, Options, Outgoing, Place
+from mainspring.durations import seconds
 from mainspring.errors import MainspringError
 from mainspring.loop import time_limit
 from mainspring.message import counted_ids
@@ -263,7 +264,7 @@ class SystemClient(Client):
         setattr(self.conversation, "received", observed)  # noqa: B010 - mypy: a method cannot be assigned
 
     def _new_http(self, token: str | None) -> NodeHttp:
-        return SystemHttp(self.url, token)
+        return SystemHttp(self.url, token, ping_s=seconds(self.options.ping))
 
     def put(self, topic: str, event: Outgoing) -> None:
         """Watched here, where the client has chosen the id: one that is given is sent in another way."""
@@ -291,20 +292,24 @@ class SystemHttp(NodeHttp):
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(connector=_Connector())
+            self._session = aiohttp.ClientSession(connector=_Connector(2_000 * self._ping_s))
         return self._session
 
 
 class _Connector(aiohttp.UnixConnector):
     """On the simulated network the name of a host is where it is reached."""
 
-    def __init__(self) -> None:
+    def __init__(self, silence_ms: float) -> None:
         super().__init__("-")
         self._acquired: Any = _InOrder()
+        self._silence_ms = silence_ms
 
     async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         self._path = req.url.host
-        return await super()._create_connection(req, traces, timeout)
+        connected: Any = await super()._create_connection(req, traces, timeout)
+        if connected.transport is not None:  # else it is over already
+            connected.transport.watch(self._silence_ms)  # as the sockets of a client are
+        return connected
 
 
 class _InOrder(dict[Any, None]):

@@ -3,7 +3,8 @@
 A connection is a pair of asyncio transports. Bytes of one direction arrive in their order, those of two connections in
 any: each piece takes a while that the seed decides. As on a real network, nothing that is lost is announced: while two
 hosts cannot reach each other their bytes wait (a partition that heals delivers them late), and on a half-open
-connection they are gone and only a timeout tells. A reset is told to both ends, not at the same time.
+connection they are gone and only a timeout tells, the program's or that of a kernel which was told to watch. A reset
+is told to both ends, not at the same time.
 
 A sender whose receiver does not read is asked to pause, after what the buffers of two kernels hold.
 """
@@ -139,7 +140,8 @@ class Network:
     def end_process(self, process: SimulatedProcess, *, silently: bool) -> None:
         """A process is gone: its peers are told, or not, if the machine went with it."""
         for end in [each for one in self.open for each in (one, one.peer) if each.process is process]:
-            end.gone = end.peer.lost = True
+            end.gone = True
+            end.peer.cut_off()
             if not silently:
                 self.tell(end.peer, ConnectionResetError("the other process ended"))
 
@@ -200,6 +202,7 @@ class End(asyncio.Transport):
         self.gone: bool = False  # its program knows that it is over
         self.lost: bool = False  # nothing that is sent from here arrives
         self.arrives_ns: int = 0
+        self._watch_ms: float = 0  # of silence, after which the kernel gives it up; 0: it does not look
         self._network = network
         self._protocol: Any = None
         self._unread = 0  # bytes on their way
@@ -236,7 +239,7 @@ class End(asyncio.Transport):
         piece = bytes(data)
         self._unread += len(piece)
         if self.lost:
-            self._network.later(GIVEN_UP_MS, lambda: self.process.do(self.lose, TimeoutError("no answer")))
+            self._give_up_after(GIVEN_UP_MS)
         self._network.send(self, lambda: self._hand_over(piece))
         if not self._paused and self.get_write_buffer_size() > HIGH:
             self._paused = True
@@ -357,7 +360,21 @@ class End(asyncio.Transport):
 
     def go_silent(self) -> None:
         """Half-open: nothing arrives any more, and nobody is told."""
-        self.lost = self.peer.lost = True
+        self.cut_off()
+        self.peer.cut_off()
+
+    def cut_off(self) -> None:
+        """Nothing that is sent from here arrives any more; a kernel that watches notices that nothing comes back."""
+        self.lost = True
+        if self._watch_ms:
+            self._give_up_after(self._watch_ms)
+
+    def watch(self, silence_ms: float) -> None:
+        """Have the kernel look whether the other end is there, and end the connection after so long a silence."""
+        self._watch_ms = silence_ms
+
+    def _give_up_after(self, ms: float) -> None:
+        self._network.later(ms, lambda: self.process.do(self.lose, TimeoutError("no answer")))
 
     def read_nothing(self, ms: float) -> None:
         """A slow reader: what arrives at this end waits for so long."""
