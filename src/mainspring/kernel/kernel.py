@@ -389,7 +389,7 @@ class Kernel:
         id = id or self.ids()
         metadata = Metadata(id, self.exchange.wall_ms(), correlation, causation, limit_ms, trace, retry=retry)
         waiter: asyncio.Future[Any] = self._aio.create_future()
-        caller: Origin = AskOrigin(waiter, {})  # ids belong to who asks: another with the same one gets its own answer
+        caller: Origin = AskOrigin(waiter)
         message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]
         self.loop.offer(self.exchange.turn_request, (message, caller))
         return waiter
@@ -399,7 +399,7 @@ class Kernel:
         if not self.running:
             raise NotConfigured("the kernel is not running", remedy="await kernel.start() first")
         waiter: asyncio.Future[Message] = self._aio.create_future()
-        origin: Origin = SendOrigin(waiter, {}, caller)
+        origin: Origin = SendOrigin(waiter, caller)
         self.loop.offer(self.exchange.turn_request, (message, origin))
         return waiter
 

@@ -89,12 +89,13 @@ class KeptOrigin(NoReplyOrigin):
 class SendOrigin(msgspec.Struct, eq=False):
     """The origin of one `ctx.send`: a future that gets the answer, whatever its size.
 
-    `caller` is who asks, for those who answer to look at its rights; None: the node's own program.
+    `caller` is who asks, for those who answer to look at its rights; None: the node's own program. Ids belong to who
+    asks: another one that sends the same id gets its own answer.
     """
 
     waiter: asyncio.Future[Any]
-    open: dict[str, Mail]
     caller: Any = None
+    open: dict[str, Mail] = {}
     external: ClassVar[bool] = False
 
     def deliver(self, message: Message) -> bool:

@@ -219,7 +219,7 @@ class RemoteNodes(NoRemoteNodes):
         message = Message(kind, type, encode_data(data), metadata)  # type: ignore[arg-type]
         waiter: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         exchange.witness(message)
-        self.forward(message, AskOrigin(waiter, {}), node)
+        self.forward(message, AskOrigin(waiter), node)
         return waiter
 
     def contracts(self) -> list[Contract]:
