@@ -25,7 +25,7 @@ import msgspec
 
 from mainspring.kernel import errors as faults
 from mainspring.kernel.contracts import Contract
-from mainspring.kernel.durable.dead_messages import DeadMessages
+from mainspring.kernel.durable.dead_messages import DeadMessages, ReplacedRecord
 from mainspring.kernel.errors import CapabilityError, ErrorData
 from mainspring.kernel.mail import Mail, NoReplyOrigin, Origin, same_content
 from mainspring.kernel.remote import NoRemoteNodes
@@ -547,17 +547,17 @@ class Exchange:
                 self.witness(error)
                 return
 
-    def sink(self, outcome: Message, message: Message | None = None) -> None:
+    def sink(self, outcome: Message, message: Message | None = None, kept: ReplacedRecord | None = None) -> None:
         """Where outcomes go that nobody waits for. Errors are logged by type and cause, never by content.
 
-        The message that failed, if there was one, becomes a dead letter.
+        The message that failed, if there was one, becomes a dead letter, in place of the record that has `kept` it.
         """
         self.counters["sunk"] += 1
         if outcome.kind == "error":
             cause = outcome.metadata.causation
             logger.warning("%s, caused by %s, reached nobody", outcome.type, cause or "nothing known")
             if message is not None:
-                self.dead_messages.add(message, outcome)
+                self.dead_messages.add(message, outcome, kept)
 
     def witness(self, message: Message) -> None:
         """The choke point: every message passes here exactly once, in the order of the turns.

@@ -11,6 +11,7 @@ import pytest
 from mainspring import App, Event, Fail, WaitSignal
 from mainspring.client import CannotConnect, Client, connect
 from mainspring.kernel.errors import refusal as kernel_refusal
+from mainspring.log import Delete
 from mainspring.node.settlement import LeaseLost
 from mainspring.runs import TakenOver
 from mainspring.tasks import TaskFailed
@@ -369,6 +370,11 @@ def test_calls_that_cannot_be_changed_now_are_not_said_to_be_refused(story: type
     assert not on_a_failing_disk(story)
 
 
+def reminder(delay_ms: int) -> dict[str, Any]:
+    message = {"kind": "command", "type": "Remind.Me", "data": {}, "metadata": {"id": "one", "timestamp": 0}}
+    return {"delay": delay_ms, "message": message, "durable": True}
+
+
 class Reminding(OnAFailingDisk):
     def program(self) -> App:
         app = App("story")
@@ -381,8 +387,7 @@ class Reminding(OnAFailingDisk):
 
     @operation
     async def remind(self, client: Client, step: PlannedStep) -> None:
-        message = {"kind": "command", "type": "Remind.Me", "data": {}, "metadata": {"id": "one", "timestamp": 0}}
-        await client.command("Timer.Schedule", {"delay": 500, "message": message, "durable": True}, timeout=10)
+        await client.command("Timer.Schedule", reminder(500), timeout=10)
         self.disk_fails()
 
     async def at_rest(self, end: Rest) -> str:
@@ -398,3 +403,46 @@ class Reminding(OnAFailingDisk):
 def test_a_durable_timer_that_is_due_while_the_disk_fails_is_sent_when_it_does_not() -> None:
     """Its command was not accepted, so nobody had it: it ended as a dead message all the same."""
     assert not on_a_failing_disk(Reminding)
+
+
+class RemindingInVain(Story):
+    rest_seconds: ClassVar = 30.0
+
+    def program(self) -> App:
+        app = App("story")
+
+        @app.command("Remind.Me")
+        async def remind(data: Any, ctx: Any) -> None:
+            raise Fail(409, "there is nothing to do")
+
+        return app
+
+    @operation
+    async def remind(self, client: Client, step: PlannedStep) -> None:
+        await client.command("Timer.Schedule", reminder(500), timeout=10)
+
+    async def at_rest(self, end: Rest) -> str:
+        timers = (await end.nodes[0].kernel.ask("query", "Timer.List", {}))["timers"]
+        letters = await end.nodes[0].kernel.dead_messages.page()
+        return f"timers {timers}, dead messages {letters}" if timers or len(letters) != 1 else ""
+
+
+def test_the_message_of_a_durable_timer_is_never_neither_a_timer_nor_a_dead_message() -> None:
+    """The node ends as soon as the timer is removed: what was to be written a moment later was lost."""
+
+    def prepare(running: ScenarioRun, disk: Disk) -> None:
+        commit = disk.state.commit
+
+        async def commit_and_end(batches: Any) -> Any:
+            results = await commit(batches)
+            if any(
+                isinstance(each, Delete) and each.space == "timers" for batch in batches for each in batch.operations
+            ):
+                running.system.timeline.after(0, lambda: running.system.machines[0].kill(100))
+            return results
+
+        disk.state.commit = commit_and_end  # type: ignore[method-assign]
+
+    running = told(RemindingInVain, prepare)
+    assert not running.ledger.broken
+    assert running.system.machines[0].lives == 2

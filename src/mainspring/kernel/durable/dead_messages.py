@@ -6,7 +6,8 @@ when its last attempt fails. All of them are kept with the error, in the log whe
 sends them back or drops them; the oldest go when there are too many.
 
 They are written some milliseconds later and many at a time: failures come in floods, and nobody waits for the record.
-A message that is sent back stays here until its outcome: a reply removes it, an error takes the place of the former.
+A record that has kept the message until then goes in the same commit. A message that is sent back stays here until its
+outcome: a reply removes it, an error takes the place of the former.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -53,6 +54,14 @@ class DeadMessage(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel
     failure: KeptError | None = None  # the exception of its handler
 
 
+class ReplacedRecord(NamedTuple):
+    """The record that has kept a message until now."""
+
+    space: str
+    key: str
+    removed: Callable[[], None]
+
+
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(DeadMessage).decode
 
@@ -65,6 +74,7 @@ class DeadMessages:
         self._log: Log | None = None
         self._kept: dict[str, DeadMessage] = {}  # where there is no log
         self._unwritten: dict[str, DeadMessage | None] = {}  # None: to be removed
+        self._replaced: list[ReplacedRecord] = []  # to be removed when those are written
         self._planned = False
         self._count = -1  # in the log; unknown
         self._sent_back: set[str] = set()
@@ -76,8 +86,10 @@ class DeadMessages:
 
     # --- writing -------------------------------------------------------------------------------------------------
 
-    def add(self, message: Message, error: Message) -> None:
-        """A message without a requester has failed."""
+    def add(self, message: Message, error: Message, kept: ReplacedRecord | None = None) -> None:
+        """A message without a requester has failed. The record that `kept` it goes when the letter is stored."""
+        if kept is not None:
+            self._replaced.append(kept)
         self._add(message, error, "reached_nobody")
 
     def gave_up(self, message: Message, error: Message) -> None:
@@ -122,7 +134,10 @@ class DeadMessages:
         if self._log is None or not self._unwritten:
             return
         taken, self._unwritten = self._unwritten, {}
+        replaced, self._replaced = self._replaced, []
         batch = Batch()
+        for kept in replaced:
+            batch.delete(kept.space, kept.key)
         for id, letter in taken.items():
             if letter is None:
                 batch.delete(SPACE, id)
@@ -134,7 +149,11 @@ class DeadMessages:
         except MainspringError as error:
             logger.warning("dead messages could not be written yet: %s", error.message)
             self._unwritten = {**taken, **self._unwritten}
+            self._replaced = replaced + self._replaced
             self._plan(_RETRY_MS)
+        else:
+            for kept in replaced:
+                kept.removed()
 
     async def _remove_oldest(self, added: int) -> None:
         assert self._log is not None

@@ -2,8 +2,8 @@
 
 The message is in the log before its timer has an id, and stays there until it was handled: a reply or an error removes
 it, the end of the process does not. So it is sent at least once; a message that must not be done twice is a durable
-command, which the log knows by its id. What fails becomes a dead message; a durable command that the log did not take
-was not begun by anybody, and is sent again a little later.
+command, which the log knows by its id. What fails becomes a dead message, in the commit that removes it here; a durable
+command that the log did not take was not begun by anybody, and is sent again a little later.
 
 A timer belongs to one node, whose epoch is in its record. When that node is gone, another one that shares the log takes
 its timers over; a node that owns its log finds its own again at the next start. Those that were due meanwhile are sent
@@ -13,6 +13,7 @@ at once. Every node can cancel every timer: the owner sees that the record is go
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -20,6 +21,7 @@ import msgspec
 from mainspring.cluster import Cluster
 from mainspring.errors import MainspringError
 from mainspring.kernel import errors as faults
+from mainspring.kernel.durable.dead_messages import ReplacedRecord
 from mainspring.kernel.durable.record import NO_EPOCH
 from mainspring.kernel.mail import KeptOrigin
 from mainspring.log import ABSENT, Batch, Change, Log, Refused
@@ -59,7 +61,7 @@ class DurableTimers:
         self._timers = timers
         self._is_up = False
         self._found: dict[str, StoredTimer] = {}  # to be armed when the node is up
-        self._mine: set[str] = set()  # records that this node owns: waiting, or sent and not finished
+        self._mine: set[str] = set()  # records that this node owns: waiting, or sent and not removed yet
         self._tasks = BackgroundTasks(logger, "durable timers")
 
     async def schedule(self, delay_ms: float, message: Message, cause: Metadata) -> str:
@@ -94,11 +96,12 @@ class DurableTimers:
                 if id in self._mine:  # else it was cancelled, or is another node's by now
                     self._arm(id, stored, _RETRY_MS)
                 return
-            self._exchange.sink(outcome, due)
-        self._remove(id)
+            # A crash between the removal and the dead message would lose both.
+            self._exchange.sink(outcome, due, ReplacedRecord(SPACE, id, partial(self._mine.discard, id)))
+        else:
+            self._remove(id)
 
     def _remove(self, id: str) -> None:
-        self._mine.discard(id)
         self._tasks.start(self._removing(id), "remove")
 
     async def _removing(self, id: str) -> None:
@@ -109,6 +112,8 @@ class DurableTimers:
         except MainspringError as error:
             logger.warning("a timer that was sent could not be removed yet: %s", error.message)
             self._exchange.loop.schedule(_RETRY_MS, self._remove, id, ref=False)
+        else:
+            self._mine.discard(id)
 
     async def cancel(self, id: str) -> bool:
         """True when the message will never be sent, by whatever node."""
