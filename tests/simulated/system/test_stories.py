@@ -446,3 +446,55 @@ def test_the_message_of_a_durable_timer_is_never_neither_a_timer_nor_a_dead_mess
     running = told(RemindingInVain, prepare)
     assert not running.ledger.broken
     assert running.system.machines[0].lives == 2
+
+
+class Cancelling(OnAFailingDisk):
+    """The disk takes its time for the cancellation, and the timer is due meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.disk_slows: Callable[[], None] = lambda: None
+        self.reminders = 0
+
+    def program(self) -> App:
+        app = App("story")
+
+        @app.command("Remind.Me")
+        async def remind(data: Any, ctx: Any) -> None:
+            self.reminders += 1
+
+        return app
+
+    @operation
+    async def cancel(self, client: Client, step: PlannedStep) -> None:
+        timer = (await client.command("Timer.Schedule", reminder(300), timeout=10))["timerId"]
+        self.disk_slows()
+        try:
+            self.seen.append(await client.command("Timer.Cancel", {"timerId": timer}, timeout=10))
+        except Fail as error:
+            self.seen.append(error.code)
+
+    async def at_rest(self, end: Rest) -> str:
+        timers = (await end.nodes[0].kernel.ask("query", "Timer.List", {}))["timers"]
+        return f"timers {timers}" if timers else ""
+
+
+@pytest.mark.parametrize(
+    ("disk_fails", "answer", "reminders"), [(False, {"cancelled": True}, 0), (True, 503, 1)], ids=["slow", "failing"]
+)
+def test_a_durable_timer_that_is_due_while_it_is_cancelled_is_sent_or_cancelled(
+    disk_fails: bool, answer: Any, reminders: int
+) -> None:
+    """It was sent, and its cancellation was a success all the same."""
+
+    def prepare(running: ScenarioRun, disk: Disk) -> None:
+        def slow() -> None:
+            disk.commit_s = lambda: 1.0  # type: ignore[method-assign]
+            if disk_fails:
+                disk.trouble("full", 1_100)
+
+        running.scenario.disk_slows = slow  # type: ignore[attr-defined]
+
+    running = told(Cancelling, prepare)
+    assert not running.ledger.broken
+    assert (running.scenario.seen, running.scenario.reminders) == ([answer], reminders)  # type: ignore[attr-defined]

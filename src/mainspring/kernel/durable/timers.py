@@ -116,19 +116,25 @@ class DurableTimers:
             self._mine.discard(id)
 
     async def cancel(self, id: str) -> bool:
-        """True when the message will never be sent, by whatever node."""
+        """True when the message will never be sent; another node that is about to send it may not have heard of it."""
         record = await self._log.get(SPACE, id)
         if record is None or (id in self._mine and self._timers.get(id) is None):  # it was sent
             return False
         batch = Batch()
         batch.delete(SPACE, id, expect=record.version)
+        self._timers.cancel(id)  # it must not become due while the log decides
+        cancelled = False
         try:
             await self._log.commit(batch)
+            cancelled = True
         except Refused:
-            return False
-        self._mine.discard(id)
-        self._timers.cancel(id)
-        return True
+            pass
+        finally:
+            if cancelled:
+                self._mine.discard(id)
+            elif id in self._mine and not self._exchange.closing:
+                self._arm(id, _decode(record.value))
+        return cancelled
 
     async def elsewhere(self) -> list[tuple[str, StoredTimer]]:
         """Timers that other nodes will fire."""
@@ -181,13 +187,13 @@ class DurableTimers:
             self.go_on()
 
     def _on_change(self, change: Change) -> None:
-        """Another node cancelled a timer, or took it over."""
-        if change.own or not self._mine:
+        """A timer was cancelled, also here by a commit that was in doubt; or another node took it over."""
+        if not self._mine:
             return
         for record in change.records:
             if record.space != SPACE or record.key not in self._mine:
                 continue
-            if record.version == ABSENT or _decode(record.value).epoch != self._cluster.epoch:
+            if record.version == ABSENT or (not change.own and _decode(record.value).epoch != self._cluster.epoch):
                 self._mine.discard(record.key)
                 self._timers.cancel(record.key)
 
