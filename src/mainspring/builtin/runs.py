@@ -36,6 +36,7 @@ from mainspring.runs import (
     RunError,
     RunRecord,
     Runtime,
+    TakenOver,
     UnknownRun,
     Value,
 )
@@ -313,7 +314,7 @@ class _RunMessages:
     ) -> ChangedRuns:
         """Change all runs that fit; at most fifty at a time, the next ones with `after`.
 
-        Only finished runs are forgotten, whatever else fits.
+        Only finished runs are forgotten, whatever else fits. 503 while the node cannot write: some may be changed then.
         """
         if action == "forget" and endedBefore is None:
             endedBefore = _ANY_TIME
@@ -329,18 +330,13 @@ class _RunMessages:
         }
         found = await self._durable.listing.page(wanted, after=after, limit=_PAGE)
         changed = ChangedRuns(after=found[-1].id if len(found) == _PAGE else None)
-        for record in found:
-            if not _may_use(ctx, record.program):
-                continue
-            try:
-                done = await changes[action](record.id)
-                changed.count += int(done) if isinstance(done, int) else 1
-            except UnknownRun:  # it was removed with the one that started it
-                continue
-            except RunError as error:
-                changed.refused[record.id] = error.message
-        if action == "forget" and changed.count:
-            self._forgot(ctx, f"{changed.count} runs")
+        try:
+            for record in found:
+                if _may_use(ctx, record.program):
+                    await _change_one(record.id, changes[action], changed)
+        finally:
+            if action == "forget" and changed.count:
+                self._forgot(ctx, f"{changed.count} runs")
         return changed
 
     @message("query", "Run.Query", "QueryRun", gives="RunAnswer.value")
@@ -461,6 +457,20 @@ def _stream_ended(kernel: Kernel, change: Change, encoding: Encoding | None) -> 
         elif ended.state == "cancelled":
             data["reason"] = ended.reason
         kernel.stream(_EVENTS[ended.state], data if encoding is None else _sealed(data, encoding), causation=ended.id)
+
+
+async def _change_one(id: str, change: Callable[[str], Awaitable[Any]], changed: ChangedRuns) -> None:
+    """Raises TakenOver, which speaks against no run: who is told that has to ask again."""
+    try:
+        done = await change(id)
+    except TakenOver:
+        raise
+    except UnknownRun:  # it was removed with the one that started it
+        return
+    except RunError as error:
+        changed.refused[id] = error.message
+    else:
+        changed.count += int(done) if isinstance(done, int) else 1
 
 
 async def _state(durable: DurableRuns, record: RunRecord, *, brief: bool = False) -> RunState:

@@ -171,6 +171,30 @@ async def test_a_run_says_that_it_waits_for_a_node_with_its_program(world: World
     assert unknown.value.code == 404
 
 
+async def fragile(perform: Perform) -> None:
+    raise ValueError("there is no string")
+
+
+@in_virtual_time
+async def test_a_bulk_that_a_node_without_its_lease_could_not_finish_is_no_answer_about_single_runs(
+    world: World,
+) -> None:
+    """Who was told that they are refused did not ask again."""
+    a, _ = await served(world, "a", fragile), await served(world, "b")
+    await wait(10)
+    for id in ("one", "two"):
+        await a.ask("command", "Run.Start", {"program": "fragile", "id": id})
+    await wait(10)
+    asked = a.ask("command", "Run.Bulk", {"action": "retry", "state": "failed"}, timeout=20 * LEASE_MS)
+    a.member.engine.cut_off = True
+    await wait(3 * LEASE_MS)
+    a.member.engine.join_again()
+    with pytest.raises(Fail) as refused:
+        await asked
+    assert refused.value.code == 503
+    assert "ask again" in refused.value.remedy
+
+
 @in_virtual_time
 async def test_beats_are_asked_of_any_node(world: World) -> None:
     a, b = await served(world, "a"), await served(world, "b")
