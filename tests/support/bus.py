@@ -10,12 +10,12 @@ import asyncio
 import functools
 import json
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 from mainspring.bus import Bus, Session
 from mainspring.bus.topics import config as topics
-from mainspring.log import Engine, Log, MemoryEngine
+from mainspring.log import Batch, Engine, Log, LogUnavailable, MemoryEngine, Result
 from mainspring.loop import Loop, VirtualClock, VirtualEventLoop
 from mainspring.settings import Settings
 
@@ -23,6 +23,24 @@ Frame = dict[str, Any]
 LATEST: Frame = {"kind": "latest"}
 BEGINNING: Frame = {"kind": "offset", "value": 0}
 WALL_MS = 1_700_000_000_000
+
+
+class FailingEngine(MemoryEngine):
+    """A disk that is full for a while."""
+
+    full = False
+
+    async def commit(self, batches: Sequence[Batch]) -> list[Result]:
+        return self._refused(batches) if self.full else await super().commit(batches)
+
+    def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None:
+        if self.full:
+            done(self._refused(batches))
+        else:
+            super().submit(batches, done)
+
+    def _refused(self, batches: Sequence[Batch]) -> list[Result]:
+        return [LogUnavailable("the disk is full", remedy="make room") for _ in batches]
 
 
 class Peer:

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from mainspring.bus import Conflict, DeadLetterFilter, Start, TopicConfig, UnknownEvent, UnknownGroup
+from mainspring.bus import Conflict, DeadLetterFilter, Start, TopicConfig, Unavailable, UnknownEvent, UnknownGroup
 from mainspring.log import Batch
-from tests.support.bus import BEGINNING, Peer, World, in_virtual_time, settle
+from tests.support.bus import BEGINNING, FailingEngine, Peer, World, in_virtual_time, settle
 
 
 async def kill_events(world: World, count: int) -> None:
@@ -281,3 +281,22 @@ async def test_attempts_are_counted_over_a_crash_also_the_one_under_way(world: W
     peer = await subscribed(world, "g")
     assert [m["attempt"] for m in await peer.messages()] == ([3] if most == 3 else [])
     assert [d.attempts for d in await world.bus.dead_letters.page("t")] == ([] if most == 3 else [2])
+
+
+@pytest.mark.parametrize("change", ["redrive", "redrive to all", "drop"])
+@in_virtual_time
+async def test_while_the_disk_is_full_the_remedy_is_to_ask_for_the_same_again(world: World, change: str) -> None:
+    """And not to publish something, as who publishes is told."""
+    engine = FailingEngine()
+    full = World(world.clock, engine)
+    await full.start()
+    await kill_events(full, 2)
+    letters = full.bus.dead_letters
+    engine.full = True
+    with pytest.raises(Unavailable) as refused:
+        await (letters.drop("t") if change == "drop" else letters.redrive("t", to_all=change != "redrive"))
+    assert "so ask again" in refused.value.message
+    assert "publish" not in str(refused.value)
+    assert refused.value.remedy == "make room"
+    assert await offsets(full) == [1, 2]
+    await full.stop()

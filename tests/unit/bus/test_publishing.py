@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from mainspring.bus import NewEvent, RateLimited, Unavailable
-from mainspring.log import Batch, LogUnavailable, MemoryEngine, Result
-from tests.support.bus import BEGINNING, LATEST, World, in_virtual_time, settle
+from tests.support.bus import BEGINNING, LATEST, FailingEngine, World, in_virtual_time, settle
 
 
 @in_virtual_time
@@ -174,24 +172,6 @@ async def test_a_topic_has_a_rate_for_everybody(world: World) -> None:
     await settle(1)
     await world.bus.publish("t", b"1")
     assert await world.stored("t") == [1] * 6
-
-
-class FailingEngine(MemoryEngine):
-    """A disk that is full for a while."""
-
-    full = False
-
-    async def commit(self, batches: Sequence[Batch]) -> list[Result]:
-        return self._refused(batches) if self.full else await super().commit(batches)
-
-    def submit(self, batches: Sequence[Batch], done: Callable[[list[Result]], None]) -> None:
-        if self.full:
-            done(self._refused(batches))
-        else:
-            super().submit(batches, done)
-
-    def _refused(self, batches: Sequence[Batch]) -> list[Result]:
-        return [LogUnavailable("the disk is full", remedy="make room") for _ in batches]
 
 
 @in_virtual_time

@@ -24,7 +24,7 @@ import msgspec
 
 from mainspring.bus.audit import Audit
 from mainspring.bus.counters import BusCounters
-from mainspring.bus.errors import Conflict, UnknownEvent, UnknownGroup
+from mainspring.bus.errors import BusError, Conflict, Unavailable, UnknownEvent, UnknownGroup
 from mainspring.bus.groups.delivery import Delivery
 from mainspring.bus.groups.group import MAX_OPEN, Group
 from mainspring.bus.groups.position import COPIES, OpenEvent, Position, PositionWrite, encode_copy
@@ -33,13 +33,13 @@ from mainspring.bus.groups.supply import Reopening, Supply
 from mainspring.bus.names import DEAD_LETTERS
 from mainspring.bus.protocol import EXPIRES, MAX_ID
 from mainspring.bus.publishing.admission import Admission
-from mainspring.bus.publishing.publisher import Placed, Publisher, refusal
+from mainspring.bus.publishing.publisher import Placed, Publisher
 from mainspring.bus.results import DeadLetter, DeadLetterFilter, Published
 from mainspring.bus.topics.follow import read_on, sound
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.topic import Topic
 from mainspring.errors import MainspringError
-from mainspring.log import Append, Batch, DamagedEvent, Log, StoredEvent
+from mainspring.log import Append, Batch, DamagedEvent, InDoubt, Log, StoredEvent
 from mainspring.loop import Clock
 from mainspring.telemetry import FAILURE, KeptError, failure_header
 
@@ -260,7 +260,7 @@ class DeadLetterQueue:
         for letters in _portions([letter async for letter in self.matching(topic, wanted)]):
             batch = Batch()
             _remove(batch, topic, letters)
-            await self._commit(batch)
+            await self._commit("dropped", batch)
             dropped += len(letters)
             for letter in letters:
                 self._note("drop", topic, letter)
@@ -338,7 +338,7 @@ class DeadLetterQueue:
             if not await self._supply.reopen(position, prepare):
                 return []
         except MainspringError as error:
-            raise refusal(error) from error
+            raise _not_now("sent back", error) from error
         for letter in chosen:
             self._note("redrive", topic, letter)
         return [
@@ -365,20 +365,30 @@ class DeadLetterQueue:
         batch = Batch()
         batch.append(append)
         _remove(batch, topic, [letter])
-        ((partition, offset, duplicate),) = await self._commit(batch, target)
+        ((partition, offset, duplicate),) = await self._commit("sent back", batch, target)
         if duplicate:
             return None
         self._note("redrive", topic, letter)
         return Published(topic, partition, offset, append.id, append.ts)
 
-    async def _commit(self, batch: Batch, *topics: Topic) -> Sequence[Placed]:
+    async def _commit(self, done: str, batch: Batch, *topics: Topic) -> Sequence[Placed]:
         try:
             return await self._publisher.commit_batch(batch, topics)
         except MainspringError as error:
-            raise refusal(error) from error
+            raise _not_now(done, error) from error
 
     def _note(self, action: str, topic: str, letter: DeadLetter) -> None:
         self._audit.note(action, self._topics.get(topic), letter.partition, letter.offset, 1, letter.group)
+
+
+def _not_now(done: str, error: MainspringError) -> BusError:
+    """What is told when the log did not take a change. To ask again is harmless: what has moved is here no more."""
+    if isinstance(error, BusError):
+        return error
+    return Unavailable(
+        f"the dead letters may or may not be {done}, so ask again; none is {done} twice: {error.message}",
+        remedy="try again" if isinstance(error, InDoubt) else error.remedy or "try again",
+    )
 
 
 def _reason(position: Position, event: OpenEvent) -> str:
