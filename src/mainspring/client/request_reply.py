@@ -61,8 +61,9 @@ class Requests:
                 await self._client.publish(topic, payload, key=key, headers=carried, id=id)
                 reply = await waiter
         except TimeoutError:
+            who = "a responder" if self._is_open(reply_to) else "the node"
             raise TimedOut(
-                f"no reply on {topic!r} within {seconds(timeout):g} s", remedy="is a responder running?"
+                f"no reply on {topic!r} within {seconds(timeout):g} s", remedy=f"is {who} running?"
             ) from None
         finally:
             del self._waiting[id]
@@ -73,16 +74,31 @@ class Requests:
     async def _inbox(self, topic: str) -> None:
         """Be subscribed to the reply topic before anything is asked."""
         if topic not in self._inboxes:
-            self._inboxes[topic] = asyncio.create_task(self._open(topic))
-            if len(self._inboxes) == 1:
+            if not self._inboxes:
                 self._client.on_close(self._close)
-        try:
-            await asyncio.shield(self._inboxes[topic])
-        except ClientError:
-            self._inboxes.pop(topic, None)
-            raise
+            self._inboxes[topic] = opening = asyncio.create_task(self._open(topic))
+            opening.add_done_callback(lambda done: self._opened(topic, done))
+        await asyncio.shield(self._inboxes[topic])
+
+    def _opened(self, topic: str, opening: asyncio.Task[Subscription[Any]]) -> None:
+        """One that failed is tried anew by the next request; those that waited for this one may be gone."""
+        if (opening.cancelled() or opening.exception() is not None) and self._inboxes.get(topic) is opening:
+            del self._inboxes[topic]
+
+    def _is_open(self, topic: str) -> bool:
+        return topic in self._inboxes and self._inboxes[topic].done()
 
     async def _open(self, topic: str) -> Subscription[Any]:
+        await self._client.insist(lambda: self._have(topic))  # until those who wait give up, each in its own time
+        inbox = self._client.subscribe(
+            topic, group=f"reply:{self._name}", from_="latest", header=(REPLY_FOR, self._name), max_inflight=1_000
+        )
+        await inbox.confirmed()
+        self._client.run(self._read(inbox), "replies")
+        return inbox
+
+    async def _have(self, topic: str) -> None:
+        """See to it that the reply topic is there."""
         try:
             await self._client.http.call("GET", f"/topics/{quote(topic, safe='')}")
         except NodeRefused as error:
@@ -93,12 +109,6 @@ class Requests:
             except NodeRefused as refused:
                 if refused.code != "forbidden":  # who may not create topics makes it by subscribing
                     raise
-        inbox = self._client.subscribe(
-            topic, group=f"reply:{self._name}", from_="latest", header=(REPLY_FOR, self._name), max_inflight=1_000
-        )
-        await inbox.confirmed()
-        self._client.run(self._read(inbox), "replies")
-        return inbox
 
     async def _read(self, inbox: Subscription[Any]) -> None:
         async for reply in inbox:
@@ -109,7 +119,7 @@ class Requests:
 
     async def _close(self) -> None:
         """Leave nothing behind at the node."""
-        for opening in self._inboxes.values():
+        for opening in list(self._inboxes.values()):
             opening.cancel()
             with contextlib.suppress(ClientError, asyncio.CancelledError):
                 inbox = await opening

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from mainspring import App, Event, Fail, WaitSignal
-from mainspring.client import CannotConnect, Client, connect
+from mainspring.client import CannotConnect, Client, TimedOut, connect
 from mainspring.kernel.errors import refusal as kernel_refusal
 from mainspring.log import Delete
 from mainspring.node.settlement import LeaseLost
@@ -498,3 +498,42 @@ def test_a_durable_timer_that_is_due_while_it_is_cancelled_is_sent_or_cancelled(
     running = told(Cancelling, prepare)
     assert not running.ledger.broken
     assert (running.scenario.seen, running.scenario.reminders) == ([answer], reminders)  # type: ignore[attr-defined]
+
+
+class Requesting(Story):
+    """The node is away when the first request is made, and for longer than the client waits for one answer."""
+
+    rest_seconds: ClassVar = 90.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.node_ends: Callable[[], None] = lambda: None
+
+    def program(self) -> App:
+        return App("story")
+
+    @operation
+    async def ask(self, client: Client, step: PlannedStep) -> None:
+        async def answer(event: Any) -> int:
+            return int(event.payload) + 1
+
+        client.respond("questions", answer, group="answering", from_="beginning")
+        self.node_ends()
+        for number, timeout in enumerate((2, 60, 60)):
+            try:
+                self.seen.append(await client.request("questions", number, timeout=timeout))
+            except TimedOut as error:
+                self.seen.append(error.remedy)
+
+
+@pytest.mark.parametrize("silently", [False, True])
+def test_a_request_is_tried_until_its_own_timeout_while_the_node_is_away(silently: bool) -> None:
+    """It failed at the first connection that could not be made, or after 30 s of silence."""
+
+    def prepare(running: ScenarioRun, disk: Disk) -> None:
+        end = running.system.machines[0].kill
+        running.scenario.node_ends = lambda: end(40_000, silently=silently)  # type: ignore[attr-defined]
+
+    running = told(Requesting, prepare)
+    assert not running.ledger.broken
+    assert running.scenario.seen == ["is the node running?", 2, 3]  # type: ignore[attr-defined]
