@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import cast
 
+from mainspring.loop import wake
+
 MAX_BATCH = 256
 
 Frame = Callable[[bytes], None]
@@ -161,6 +163,6 @@ class BusClient(asyncio.Protocol):
             self._events_under_way -= count
             if self._waiter is not None and self._events_under_way <= self._waiter[0]:
                 waiter, self._waiter = self._waiter[1], None
-                waiter.set_result(None)
+                wake(waiter)  # who waited may have given up
         else:
             self.on_frame(text)

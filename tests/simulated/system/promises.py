@@ -218,7 +218,7 @@ class Promises(CallVerbs):
 
     # -- what must be true
 
-    async def at_rest(self, end: Rest) -> str:
+    async def left_to_do(self, end: Rest) -> str:
         pulses, count = len(await end.events("pulses")), await end.nodes[0].heartbeat.aread("/count") or 0
         later = {event.id for event in await end.events("later")}
         done = {event.payload["work"] for event in await end.events("done")}

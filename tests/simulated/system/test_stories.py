@@ -81,8 +81,8 @@ class Counting(Story):
     async def publish(self, client: Client, step: PlannedStep) -> None:
         await client.publish("pulses", {}, id="one")
 
-    async def at_rest(self, end: Rest) -> bool:
-        return await end.nodes[0].heartbeat.aread("/count") == 1
+    async def left_to_do(self, end: Rest) -> str:
+        return "" if await end.nodes[0].heartbeat.aread("/count") == 1 else "the pulse was not counted"
 
 
 def test_beats_go_on_with_a_topic_that_could_not_be_read_for_a_while() -> None:
@@ -264,8 +264,9 @@ class Delayed(Scenario):
     async def publish(self, client: Client, step: PlannedStep) -> None:
         await client.publish("later", {}, id=step.id, delay=0.5)
 
-    async def at_rest(self, end: Rest) -> bool:
-        return len(await end.events("later")) == self.operations
+    async def left_to_do(self, end: Rest) -> str:
+        came = await end.events("later")
+        return "" if len(came) == self.operations else f"only {came} came"
 
 
 @pytest.mark.parametrize("behind", [0, 1, 2])
@@ -290,8 +291,8 @@ class DelayedAlone(Story):
     async def publish(self, client: Client, step: PlannedStep) -> None:
         await client.publish("later", {}, id="one", delay=3)
 
-    async def at_rest(self, end: Rest) -> bool:
-        return len(await end.events("later")) == 1
+    async def left_to_do(self, end: Rest) -> str:
+        return "" if len(await end.events("later")) == 1 else "the delayed event has not come"
 
 
 def test_a_clock_that_is_set_back_while_the_disk_is_full_delays_nothing_for_longer() -> None:
@@ -390,7 +391,7 @@ class Reminding(OnAFailingDisk):
         await client.command("Timer.Schedule", reminder(500), timeout=10)
         self.disk_fails()
 
-    async def at_rest(self, end: Rest) -> str:
+    async def left_to_do(self, end: Rest) -> str:
         timers = (await end.nodes[0].kernel.ask("query", "Timer.List", {}))["timers"]
         came = await end.events("reminded")
         return f"timers {timers}, reminders {came}" if timers or len(came) != 1 else ""
@@ -421,7 +422,7 @@ class RemindingInVain(Story):
     async def remind(self, client: Client, step: PlannedStep) -> None:
         await client.command("Timer.Schedule", reminder(500), timeout=10)
 
-    async def at_rest(self, end: Rest) -> str:
+    async def left_to_do(self, end: Rest) -> str:
         timers = (await end.nodes[0].kernel.ask("query", "Timer.List", {}))["timers"]
         letters = await end.nodes[0].kernel.dead_messages.page()
         return f"timers {timers}, dead messages {letters}" if timers or len(letters) != 1 else ""
@@ -474,7 +475,7 @@ class Cancelling(OnAFailingDisk):
         except Fail as error:
             self.seen.append(error.code)
 
-    async def at_rest(self, end: Rest) -> str:
+    async def left_to_do(self, end: Rest) -> str:
         timers = (await end.nodes[0].kernel.ask("query", "Timer.List", {}))["timers"]
         return f"timers {timers}" if timers else ""
 

@@ -197,10 +197,7 @@ class ScenarioRun:
             assert machine.node is not None
             if left := self._call(machine.process, _left_at(machine.node)):
                 return f"{machine.name}: {left}"
-        answer = self._call(self._process(), self.scenario.at_rest(Rest(self)))
-        if isinstance(answer, str):
-            return answer
-        return "" if answer else "the scenario is not at rest"
+        return self._call(self._process(), self.scenario.left_to_do(Rest(self))) or ""
 
     def _operations(self) -> list[PlannedStep]:
         return [step for step in self.steps if not step.is_fault]

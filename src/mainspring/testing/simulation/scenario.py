@@ -92,12 +92,12 @@ class Scenario:
     async def start(self, client: Client) -> None:
         """Before anything breaks."""
 
-    async def at_rest(self, end: Rest) -> bool | str:
-        """Whether nothing is left to do, beside what every program has: operations, events of groups, runs.
+    async def left_to_do(self, end: Rest) -> str:
+        """What is not finished yet, in words, beside what every program has: operations, events of groups, runs.
 
-        Or what is left, in words, for a run that does not come to rest; no words: nothing.
+        No words: nothing. A run that does not come to rest says them.
         """
-        return True
+        return ""
 
     async def check(self, end: Rest) -> None:
         """When everything has come to rest: say with `end.require` what must be true."""
