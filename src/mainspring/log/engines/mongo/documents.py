@@ -699,18 +699,20 @@ class MongoReader:
             collection, id = record_place(space, key)
             by_collection.setdefault(collection, []).append(id)
         found: dict[Place, int] = {}
-        fields = {"space": 1, "key": 1, "version": 1}
+        fields = {"space": 1, "key": 1, "version": 1, "deleted": 1}
         for collection, ids in by_collection.items():
-            for query in _by_ids(ids):
-                async for document in self._database[collection].find({**query, **_LIVE}, fields):
-                    found[document["space"], document["key"]] = _version(document)
+            for query in by_ids(ids):
+                # By `_id` and nothing else: with a second condition some servers look through all documents.
+                async for document in self._database[collection].find(query, fields):
+                    if not document.get("deleted"):
+                        found[document["space"], document["key"]] = _version(document)
         return found
 
     # -- marks
 
     async def marks(self, places: Iterable[Place]) -> dict[Place, Mark]:
         found: dict[Place, Mark] = {}
-        for query in _by_ids([mark_id(topic, dedupe) for topic, dedupe in places]):
+        for query in by_ids([mark_id(topic, dedupe) for topic, dedupe in places]):
             async for document in self._database[MARKS].find(query):
                 if (mark := mark_of(document)) is not None:
                     found[mark.topic, mark.dedupe] = mark
@@ -726,7 +728,8 @@ class MongoReader:
         return [mark async for document in cursor if (mark := mark_of(document)) is not None]
 
 
-def _by_ids(ids: list[str]) -> list[dict[str, Any]]:
+def by_ids(ids: list[str]) -> list[dict[str, Any]]:
+    """Queries that find these documents."""
     if len(ids) == 1:
         return [{"_id": ids[0]}]
     return [{"_id": {"$in": ids[at : at + 1000]}} for at in range(0, len(ids), 1000)]
