@@ -69,7 +69,10 @@ class Applier:
             for standing in entry.body.standings:
                 document = docs.counter_document(standing, entry.number)
                 changed[docs.COUNTERS][document["_id"]] = document
-        await asyncio.gather(*(self._store(name, documents) for name, documents in changed.items() if documents))
+        stores = [self._store(name, documents) for name, documents in changed.items() if documents]
+        for failure in await asyncio.gather(*stores, return_exceptions=True):
+            if failure is not None:
+                raise failure  # all have ended: the next try does not get in their way
 
     # -- events
 
@@ -123,7 +126,8 @@ class Applier:
             new += known  # at least one is gone or newer: inserting finds out which
         if new:
             taken = await _insert_missing(collection, new)
-            await _replace_older(collection, [document for document in new if document["_id"] in taken], order)
+            found = [document for document in new if document["_id"] in taken]
+            await _replace_older(collection, await _not_in_place(collection, found, order), order)
         self._remember(name, documents)
 
     async def _clear_deleted(self, collection: Any, stones: list[Document]) -> None:
@@ -133,6 +137,10 @@ class Applier:
             newest = max(stone["version"] for stone in stones)
             ids = [stone["_id"] for stone in stones]
             await collection.delete_many({"_id": {"$in": ids}, "version": {"$lt": newest}})
+
+    def forget(self) -> None:
+        """Look at what is in place before replacing it: what comes now may have been done already."""
+        self._familiar.clear()
 
     def _remember(self, name: str, ids: Iterable[str]) -> None:
         for id in ids:
@@ -188,6 +196,24 @@ async def _insert_missing(collection: Any, documents: list[Document]) -> set[str
     return set()
 
 
+async def _not_in_place(collection: Any, documents: list[Document], order: str) -> list[Document]:
+    """Without those in whose place the same or something newer stands.
+
+    Where work is done twice, that is nearly all of them. One look is cheap on every server, and a replacement with a
+    condition is not: some look through the whole collection for each, and would not answer in time for many.
+    """
+    there: dict[str, Any] = {}
+    for query in docs.by_ids([document["_id"] for document in documents]):
+        async for found in collection.find(query, {order: 1}):
+            there[found["_id"]] = found.get(order)
+
+    def is_in_place(document: Document) -> bool:
+        found = there.get(document["_id"])
+        return isinstance(found, int) and found >= document[order]
+
+    return [document for document in documents if not is_in_place(document)]
+
+
 async def _replace_older(collection: Any, documents: list[Document], order: str) -> bool:
     """Replace those that are older; whether all were."""
     if not documents:
@@ -232,6 +258,7 @@ class Placing:
         self._moved: set[asyncio.Event] = set()
         self._since_ms: int = self._clock.now_ms()  # since when the one whose turn it is gives no sign of life
         self._stuck_since_ms: int = self._since_ms  # and since when nothing moves, whatever the reason
+        self._failed = False  # the last try: others may have done the work by now
 
     def add(self, entry: JournalEntry) -> None:
         if not self._waiting:
@@ -256,6 +283,7 @@ class Placing:
                 longest = _LONGEST_MS if self._is_awaited() else _UNAWAITED_MS
             except (PyMongoError, LogUnavailable):
                 longest = _LOST_MS
+                self._failed = True
                 self._begin_waiting()  # the one whose turn it is may have the same trouble
             await self._rest(max(pause, self._clock.now_ms() - asked_ms))  # a slow server is not asked more often
             pause = min(2 * pause, longest)
@@ -273,11 +301,12 @@ class Placing:
     async def _advance(self) -> bool:
         """Bring the first ones in place, or see that they are; whether there was progress."""
         own = self._waiting[0].node == self._node
-        if own and self._silent_ms() < self._takeover_ms // 2:
+        if own and not self._failed and self._silent_ms() < self._takeover_ms // 2:
             await self._apply(first_run(self._waiting))
             return True
         asked_ms = self._clock.now_ms()
         applied, _ = await self._journal.reached("applied")
+        self._failed = False
         if applied >= self._waiting[0].number:
             self._settle(applied)
             return True
@@ -286,6 +315,7 @@ class Placing:
         stuck = self._clock.now_ms() - self._stuck_since_ms >= _STUCK * self._takeover_ms
         if not own and not stuck and self._silent_ms() < self._takeover_ms:
             return False
+        self._applier.forget()  # another node, or the try before, may have come far
         await self._apply(first_run(self._waiting))
         return True
 
@@ -311,13 +341,19 @@ class Placing:
         """Another node did the same work, and has perhaps gone further.
 
         Where the server compares and writes in one step nothing can have gone wrong. Where it does not, something newer
-        may have been overwritten in between; putting everything since then in place once more mends that.
+        may have been overwritten in between; putting everything since then in place once more mends that. What comes
+        into the journal from now on cannot have been overwritten: who ran after it would never come to an end while
+        others go on committing.
         """
-        position = first - 1
-        while position < self._log_state.position and (entries := await self._journal.after(position)):
-            run = first_run(entries)
+        left: deque[JournalEntry] = deque()
+        while entries := await self._journal.after(left[-1].number if left else first - 1):
+            left += entries
+        self._applier.forget()
+        while left:
+            run = first_run(left)
             await self._applier.apply(run)
-            position = run[-1].number
+            for _ in run:
+                left.popleft()
 
     def _settle(self, applied: int) -> None:
         while self._waiting and self._waiting[0].number <= applied:
@@ -340,7 +376,10 @@ class Placing:
         return at
 
     async def reached(self, number: int | None = None) -> None:
-        """Wait until the entry of this number (None: of the newest) is in place. Raises `LogUnavailable`."""
+        """Wait until the entry of this number (None: of the newest) is in place. Raises `LogUnavailable`.
+
+        Patience begins anew whenever entries come in place: a server that is slow is no server that is away.
+        """
         if number is None:
             number = self._log_state.position
         if self._log_state.applied >= number:
@@ -349,9 +388,9 @@ class Placing:
         self._moved.add(moved)
         self._urged.set()
         try:
-            async with asyncio.timeout((self._patience_ms + self._takeover_ms) / 1000):
-                while self._log_state.applied < number:
-                    moved.clear()
+            while self._log_state.applied < number:
+                moved.clear()
+                async with asyncio.timeout((self._patience_ms + self._takeover_ms) / 1000):
                     await moved.wait()
         except TimeoutError:
             raise LogUnavailable(
