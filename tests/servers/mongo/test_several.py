@@ -6,6 +6,8 @@ import asyncio
 import random
 from typing import Any
 
+from pymongo.errors import AutoReconnect
+
 from mainspring.log import (
     ABSENT,
     Append,
@@ -347,3 +349,26 @@ async def test_what_many_engines_do_is_what_one_would_have_done(open_engine: Ope
             assert {e.offset for e in await engine.read(topic, partition, 1, 1000)} == offsets
             bounds = next(b for b in await engine.bounds(topic) if b.partition == partition)
             assert bounds.events == len(offsets)
+
+
+async def values(engine: MongoEngine, space: str) -> list[bytes]:
+    return [record.value async for record in engine.scan(space)]
+
+
+async def test_a_scan_waits_only_for_what_changed_its_space(open_engine: OpenEngine) -> None:
+    away = True
+
+    def only_the_journal(step: str) -> None:
+        if away and step != "journal":
+            raise AutoReconnect("the rest does not arrive")
+
+    writer = await open_engine("takeover_ms=600000", step=only_the_journal)
+    reader = await open_engine("takeover_ms=600000")
+    await put(writer, "k", b"1")
+    await reader.commit([Batch([Guard("s", "none", ABSENT)])])  # it knows of that now
+    async with asyncio.timeout(30):
+        assert await values(reader, "quiet") == []
+    changed = asyncio.create_task(values(reader, "s"))
+    await until(lambda: reader._placing._moved, "a scan that waits")
+    away = False
+    assert await changed == [b"1"]

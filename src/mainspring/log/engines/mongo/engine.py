@@ -519,7 +519,7 @@ class MongoEngine(Watched):
     async def scan(self, space: str, prefix: str = "", after: str = "") -> AsyncIterator[Record]:
         self._check()
         while True:
-            await self._placing.reached()
+            await self._placing.reached(self._log_state.changed(space))
             page = await self._patience(lambda last=after: self._reader.page(space, prefix, last))  # type: ignore[misc]
             for document in page:
                 yield record_of(document)

@@ -156,6 +156,13 @@ class MongoLogState:
         if self.applied == self.position:
             self.forgotten += _forget_oldest(self.versions) + _forget_oldest(self.marks)
 
+    def changed(self, space: str) -> int:
+        """The last entry that changed records of this space and is not in place; 0 when there is none.
+
+        Who reads them need not wait for the others: on a slow server there are always some.
+        """
+        return max((number for (name, _), (number, _) in self.pending.items() if name == space), default=0)
+
     def forget_marks(self, now: int) -> None:
         for place in [place for place, mark in self.marks.items() if mark is not None and mark.until < now]:
             del self.marks[place]
