@@ -315,7 +315,7 @@ class Placing:
         stuck = self._clock.now_ms() - self._stuck_since_ms >= _STUCK * self._takeover_ms
         if not own and not stuck and self._silent_ms() < self._takeover_ms:
             return False
-        self._applier.forget()  # another node, or the try before, may have come far
+        self._applier.forget()  # another node may have come far
         await self._apply(first_run(self._waiting))
         return True
 
@@ -329,6 +329,13 @@ class Placing:
         await self._journal.history.write(partial(self._put_in_place, run))
 
     async def _put_in_place(self, run: list[JournalEntry]) -> None:
+        try:
+            await self._try_to_put_in_place(run)
+        except BaseException:  # also when it is begun again because a connection is new
+            self._applier.forget()
+            raise
+
+    async def _try_to_put_in_place(self, run: list[JournalEntry]) -> None:
         await self._applier.apply(run)
         applied, _ = await self._journal.reached("applied")
         if applied < run[-1].number:
