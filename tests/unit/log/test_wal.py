@@ -190,3 +190,13 @@ async def test_records_come_back_too(tmp_path: Path) -> None:
     receipt = await log.commit(Batch([Append("t", 0, "id-59", 1, b"1", dedupe="id-59"), Put("s", "k", b"")]))
     assert receipt.offsets[0][1] == EVENTS + 2 or receipt.offsets[0][2]
     await log.close()
+
+
+async def test_a_frame_whose_page_number_did_not_reach_the_disk_is_no_obstacle(tmp_path: Path) -> None:
+    """A power cut may leave a frame without its first bytes: there is no page 0 to compare it with."""
+    image = await killed(tmp_path)
+    whole = wal_of(image).read_bytes()
+    for at in range(HEADER_BYTES, len(whole) - STEP + 1, STEP):
+        path = fresh(image, tmp_path / "torn")
+        wal_of(path).write_bytes(whole[:at] + bytes(8) + whole[at + 8 : at + STEP])
+        assert (await events_of(path))[0].id == "early"

@@ -161,7 +161,8 @@ def look_at_wal(path: Path) -> Wal | None:
 
         def page_of_database(page: int) -> bytes | None:
             database.seek((page - 1) * page_bytes)
-            return database.read(page_bytes) or None
+            content = database.read(page_bytes)
+            return content if len(content) == page_bytes else None
 
         return read_wal(wal_of(path), page_bytes, page_of_database)
 

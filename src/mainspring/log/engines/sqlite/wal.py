@@ -249,6 +249,7 @@ def _explain(
     candidates = list(_mended(order, data, before, told))
     if (computed[0] == told[0]) != (computed[1] == told[1]) and not _fits(following, order, told):
         candidates.append(data)
+    candidates = [each for each in candidates if any(each[:4])]  # no frame is of page 0: that explains nothing
     best = _most_plausible(candidates, page_before)
     if best is not None:
         frame.page, frame.size = struct.unpack_from(">II", best)
