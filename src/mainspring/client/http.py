@@ -219,7 +219,7 @@ class NodeHttp:
         return self._session
 
 
-def watched_socket(address: aiohttp.AddrInfoType, ping_s: float) -> socket.socket:
+def watched_socket(address: tuple[int, int, int, str, tuple[Any, ...]], ping_s: float) -> socket.socket:
     """A socket whose connection ends when the other machine says nothing for twice `ping_s`.
 
     The WebSocket's pings say nothing about this connection. Where it is gone and nobody says so, a request would wait
