@@ -406,6 +406,25 @@ def test_a_durable_timer_that_is_due_while_the_disk_fails_is_sent_when_it_does_n
     assert not on_a_failing_disk(Reminding)
 
 
+class RemindingWithAnotherClock(Reminding):
+    rest_seconds: ClassVar = 30.0
+
+
+def test_a_clock_that_is_set_back_over_a_restart_delays_a_durable_timer_by_its_own_delay_at_most() -> None:
+    """What the new life of the node read was the time of day at which it was due: an hour later than meant."""
+    running = ScenarioRun(RemindingWithAnotherClock(), 1, None)
+    (machine,) = running.system.machines
+
+    def strike() -> None:
+        machine.set_clock(-3_600_000)
+        machine.kill(50)
+
+    running.scenario.disk_fails = lambda: running.system.timeline.after(100, strike)  # type: ignore[attr-defined]
+    running.go()
+    running.system.close()
+    assert not running.ledger.broken
+
+
 class RemindingInVain(Story):
     rest_seconds: ClassVar = 30.0
 

@@ -45,6 +45,7 @@ class StoredTimer(msgspec.Struct, frozen=True, omit_defaults=True):
     message: Message
     cause: Metadata
     epoch: int = NO_EPOCH  # of the node that will send it
+    delay_ms: int | None = None  # as it was asked for; not in records of older versions
 
 
 _encode = msgspec.json.Encoder().encode
@@ -70,7 +71,7 @@ class DurableTimers:
         deadline_ms = self._exchange.clock.wall_ms() + int(delay_ms)
         batch = Batch()
         self._cluster.guard(batch)
-        stored = StoredTimer(deadline_ms, message, cause, self._cluster.epoch)
+        stored = StoredTimer(deadline_ms, message, cause, self._cluster.epoch, int(delay_ms))
         batch.put(SPACE, id, _encode(stored), expect=ABSENT)
         await self._log.commit(batch)
         self._arm(id, stored)
@@ -78,7 +79,10 @@ class DurableTimers:
 
     def _arm(self, id: str, stored: StoredTimer, least_ms: int = 0) -> None:
         self._mine.add(id)
-        delay_ms = max(least_ms, stored.deadline_ms - self._exchange.clock.wall_ms())
+        left_ms = stored.deadline_ms - self._exchange.clock.wall_ms()
+        if stored.delay_ms is not None:  # a clock that was set back meanwhile must not make it wait for longer
+            left_ms = min(left_ms, stored.delay_ms)
+        delay_ms = max(least_ms, left_ms)
 
         def on_due(due: Message) -> KeptOrigin | None:
             if due.kind in ("command", "query"):
