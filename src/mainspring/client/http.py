@@ -76,9 +76,13 @@ class NodeHttp:
 
     async def close(self) -> None:
         """End every request that is under way; the next one opens a new connection."""
+        from aiohttp import ClientConnectionError
+
         session, self._session = self._session, None
         for answer in list(self._answers):
-            answer.close()  # who reads it is told; the end of the session alone would leave them waiting for ever
+            # Who reads it is told; the end of the session alone would leave them waiting for ever. With an error of its
+            # own: aiohttp has one for all answers, and what it is raised through it would keep as long as the process.
+            answer.content.set_exception(ClientConnectionError("the connection was closed"))
         if session is not None:
             await session.close()
 

@@ -200,3 +200,27 @@ async def test_a_frame_whose_page_number_did_not_reach_the_disk_is_no_obstacle(t
         path = fresh(image, tmp_path / "torn")
         wal_of(path).write_bytes(whole[:at] + bytes(8) + whole[at + 8 : at + STEP])
         assert (await events_of(path))[0].id == "early"
+
+
+async def test_a_damaged_frame_before_one_that_ends_anywhere_is_no_obstacle(tmp_path: Path) -> None:
+    """A power cut ends the file at any byte, and may have left something else in the frame before."""
+    image = await killed(tmp_path)
+    whole = wal_of(image).read_bytes()
+    last = len(whole) - STEP
+    for kept in (*range(1, 34), 511, 512, 513, STEP - 1):
+        path = fresh(image, tmp_path / "torn")
+        damaged = bytearray(whole[: last + kept])
+        damaged[last - 100] ^= 0xFF
+        wal_of(path).write_bytes(damaged)
+        assert (await events_of(path))[0].id == "early"
+
+
+async def test_so_is_one_behind_a_damaged_header(tmp_path: Path) -> None:
+    image = await killed(tmp_path)
+    whole = wal_of(image).read_bytes()
+    for kept in (*range(FRAME_BYTES + 512, FRAME_BYTES + 530), STEP - 1):
+        path = fresh(image, tmp_path / "torn")
+        damaged = bytearray(whole[: HEADER_BYTES + kept])
+        damaged[9] ^= 0xFF
+        wal_of(path).write_bytes(damaged)
+        assert [event.id for event in await events_of(path)] == ["early"]

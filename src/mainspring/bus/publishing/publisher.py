@@ -35,7 +35,7 @@ OnDone = Callable[[Sequence[Placed] | MainspringError], None]  # where the event
 StoreTopic = Callable[[Batch, Topic], None]
 
 
-class Accepted(msgspec.Struct, frozen=True, gc=False):
+class Accepted(msgspec.Struct, frozen=True):
     """Events of one request that may be stored: checked, with their ids and partitions.
 
     `due` says when each is due (epoch ms; 0: at once); it is empty when all are due at once. `expects`: one of them

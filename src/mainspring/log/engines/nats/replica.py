@@ -79,7 +79,7 @@ _DROP_PARTS = "DELETE FROM parts WHERE writer = ? AND number <= ?"
 _KEEP_VERSION = "INSERT OR REPLACE INTO counters VALUES ('version', ?)"
 
 
-class ApplyOutcome(msgspec.Struct, gc=False):
+class ApplyOutcome(msgspec.Struct):
     """What applying a message came to. `passed_over`: it came too late, or was not whole."""
 
     message: StreamMessage

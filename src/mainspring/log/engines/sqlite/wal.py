@@ -176,7 +176,7 @@ def _header(data: bytes, page_bytes: int) -> tuple[bytes, str]:
     magic = struct.unpack_from(">I", header)[0]
     if magic | 1 == _MAGIC | 1 and _sum(_order_of(header), header[:24]) == _stored(header, 24):
         return header, ""
-    first = data[HEADER_BYTES : HEADER_BYTES + FRAME_BYTES + page_bytes]
+    first, salts = _frame_at(data, HEADER_BYTES, FRAME_BYTES + page_bytes), data[HEADER_BYTES + 8 : HEADER_BYTES + 16]
     for order in ("<", ">"):
         told = _stored(header, 24)
         computed = _sum(order, header[:24])
@@ -184,10 +184,10 @@ def _header(data: bytes, page_bytes: int) -> tuple[bytes, str]:
             return header[:24] + struct.pack(">II", *computed), _CHECKSUM
         for mended in _mended(order, header[:24], (0, 0), told):
             known = struct.unpack(">IIIxxxx8s", mended)
-            if known == (_MAGIC | (order == ">"), _VERSION, page_bytes, first[8:16]):
+            if known == (_MAGIC | (order == ">"), _VERSION, page_bytes, salts):
                 return mended + header[24:], "a word of it is damaged"
     # What it said can be told from the frames, except how many there were before: SQLite does not need that.
-    built = struct.pack(">IIII", _MAGIC, _VERSION, page_bytes, 0) + first[8:16]
+    built = struct.pack(">IIII", _MAGIC, _VERSION, page_bytes, 0) + salts
     return built + struct.pack(">II", *_sum("<", built)), "it cannot be read"
 
 
@@ -210,7 +210,7 @@ def _read_frames(wal: Wal, data: bytes, page_of_database: PageBefore) -> None:
         if n > last and (frame.fault or raw[8:16] == salts):
             break  # older than this generation
         if frame.fault and chained:
-            _explain(frame, raw, data[at + step : at + 2 * step], order, before, computed, page_before)
+            _explain(frame, raw, _frame_at(data, at + step, step), order, before, computed, page_before)
         elif not chained:
             frame.fault = ""
         if not frame.fault and raw[8:16] != salts:
@@ -274,9 +274,14 @@ def _most_plausible(candidates: list[bytes], page_before: PageBefore) -> bytes |
     return candidates[best[1]] if best[0] < second[0] else None
 
 
+def _frame_at(data: bytes, at: int, step: int) -> bytes:
+    """The frame there; empty where the file ends within it: a commit that was under way when the power failed."""
+    return data[at : at + step] if at + step <= len(data) else b""
+
+
 def _fits(raw: bytes, order: str, before: Checksum) -> bool:
-    """Whether a whole frame follows a checksum."""
-    return len(raw) > FRAME_BYTES and _sum(order, raw[:8] + raw[FRAME_BYTES:], before) == _stored(raw, 16)
+    """Whether there is a frame, and it follows a checksum."""
+    return bool(raw) and _sum(order, raw[:8] + raw[FRAME_BYTES:], before) == _stored(raw, 16)
 
 
 def _order_of(header: bytes) -> str:
