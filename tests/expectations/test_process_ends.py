@@ -72,6 +72,30 @@ async def test_events_that_are_handled_beside_it_keep_their_attempts() -> None:
     assert shop.handled == {n for n in range(8) if n != 3}
 
 
+async def test_later_events_of_its_key_wait_for_it_where_their_order_is_kept() -> None:
+    app, begun, ended = App("shop"), [], 0
+
+    @app.consumer("orders", concurrency=4, key_concurrency=1, max_attempts=9)
+    async def bill(event: Event[Any]) -> None:
+        begun.append(event.payload)
+        if event.payload == "deadly" and ended < 4:
+            await asyncio.Event().wait()
+
+    async with simulate(app) as world:
+        for payload in ("deadly", "after"):
+            await world.publish("orders", payload, key="ada")
+        await world.publish("orders", "beside", key="bob")
+        while ended < 4:
+            await world.advance("10m")
+            await world.crash_and_restart()
+            ended += 1
+        await world.advance("10m")
+        assert world.lag("orders", "shop.bill") == 0
+    assert begun[-2:] == ["deadly", "after"]
+    assert begun.count("after") == 1
+    assert "beside" in begun[:3]
+
+
 async def test_a_slow_event_of_another_group_keeps_its_attempts() -> None:
     shop, audited = Shop(max_attempts=5), []
 

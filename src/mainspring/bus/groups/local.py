@@ -103,6 +103,7 @@ class LocalSupply:
             for position in self._ended:
                 position.note_end()
                 suspects = [offset for offset, (ended, _) in position.ends.items() if ended >= SUSPECT]
+                position.unread += suspects  # later events of their keys wait for them
                 for offset in suspects:
                     self._delivery.hold_suspect(self._suspects, position, position.open[offset])
         batch = Batch()
