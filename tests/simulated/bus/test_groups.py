@@ -304,6 +304,30 @@ async def test_keys_that_stick_keep_their_order_while_nodes_come_and_go(town: To
 
 
 @in_town
+async def test_keys_keep_their_order_when_an_event_is_refused_on_the_node_that_took_them_over(town: Town) -> None:
+    first, second = town.nodes
+    one, two = first.connect(), second.connect()
+    await one.subscribe("t", "g", BEGINNING, sticky=True, max_inflight=1, ack="each")
+    await publish(second, 4, key="k")
+    await settle(0.1)
+    assert await one.offsets() == [1]
+    await first.stop()
+    await two.subscribe("t", "g", BEGINNING, sticky=True, max_inflight=1, ack="each")
+    await settle(LEASE_MS / 1000 * 3)
+    assert await two.offsets() == [1]
+    two.nack("t", "g", 1, delay_ms=1_000)
+    await settle(0.5)
+    assert await two.messages() == []
+    seen = []
+    for _ in range(4):
+        await settle(1)
+        for frame in await two.messages():
+            seen.append(frame["offset"])
+            two.ack("t", "g", frame["offset"])
+    assert seen == [1, 2, 3, 4]
+
+
+@in_town
 async def test_what_only_another_node_accepts_now_goes_there_though_a_sticky_member_stays_here(town: Town) -> None:
     first, second = town.nodes
     sticky, left, other = first.connect(), first.connect(), second.connect()

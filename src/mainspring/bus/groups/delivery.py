@@ -95,6 +95,7 @@ class Delivery:
     def hold_suspect(self, suspects: Suspects, position: Position, event: OpenEvent) -> None:
         """The process ended more than once with this event: deliver it when it is its turn to be handled alone."""
         position.hold((event.offset,))
+        position.group.choice.owners.hold_back(event)
 
         def begin() -> bool:
             if position.group.members:

@@ -347,24 +347,24 @@ class Group:
 
     # -- delivery
 
-    def adopt(
-        self, position: Position, event: OpenEvent, ready: ReadyEvent | None, due: int, now: int, *, returned: bool
-    ) -> None:
-        """Deliver an event that this node took from the others; `due`: not before; `returned`: another node had it."""
+    def adopt(self, position: Position, event: OpenEvent, ready: ReadyEvent | None, due: int, now: int) -> None:
+        """Deliver an event that this node took from the others; `due`: not before."""
         position.open[event.offset] = event
         self._ascending = False  # it may be lower than what a member already has
         if ready is not None:
             position.bodies[event.offset] = ready
             self._note_key(event, ready)
-            if returned:  # what is new of its key waits for it
-                self.choice.owners.hold_back(event)
         if self._is_exhausted(event):
+            self.choice.owners.hold_back(event)
             self._write_dead_letter(position, event)
         elif due > now:
+            self.choice.owners.hold_back(event)
             position.delay(event, due)
             self.check_at(due)
         else:
-            position.wait(event)
+            position.wait(
+                event
+            )  # its turn comes by its offset; an earlier one of its key that is delayed holds it back
 
     def deliver_again(self, now: int) -> None:
         """What was kept for a member without room, and what waits."""

@@ -43,7 +43,6 @@ class TakenEvent(msgspec.Struct, frozen=True, gc=False):
     state: UnsettledEvent
     ready: ReadyEvent | None
     at_once: bool = True
-    returned: bool = False  # another node had it before
 
 
 class ClaimWrite(msgspec.Struct, frozen=True):
@@ -272,7 +271,7 @@ class SharedPosition:
             if state.ended:
                 position.ends[offset] = (state.ended, state.noted)
             adopted.append(state.opened(offset))
-            group.adopt(position, adopted[-1], taken.ready, due, now, returned=taken.returned)
+            group.adopt(position, adopted[-1], taken.ready, due, now)
         return adopted
 
     def drop(self) -> None:

@@ -107,7 +107,7 @@ class Transfer:
             if group.is_expired(position, ready):
                 shared.vanished.add(offset)  # settled
                 continue
-            self.taken[offset] = TakenEvent(state, ready, at_once=False, returned=True)
+            self.taken[offset] = TakenEvent(state, ready, at_once=False)
         parked = 0 if group.choice.most else PARKED  # what is kept here counts for the other nodes
         room = min(room + parked - len(group.parked), MOST_AT_ONCE, MAX_OPEN - len(position.open))
         if room <= 0 or not group.choice.someone_has_room or len(group.parked) >= PARKED:
