@@ -361,10 +361,8 @@ class Group:
             self.choice.owners.hold_back(event)
             position.delay(event, due)
             self.check_at(due)
-        else:
-            position.wait(
-                event
-            )  # its turn comes by its offset; an earlier one of its key that is delayed holds it back
+        else:  # its turn comes by its offset; an earlier one of its key that is delayed holds it back
+            position.wait(event)
 
     def deliver_again(self, now: int) -> None:
         """What was kept for a member without room, and what waits."""
