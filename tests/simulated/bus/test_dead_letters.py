@@ -90,6 +90,25 @@ async def test_a_redriven_event_comes_although_the_answer_is_later_than_the_chan
 
 
 @in_town
+async def test_a_letter_can_be_sent_back_where_the_change_is_shown_later_than_it_is_read(town: Town) -> None:
+    """A node reads the letter in the log; what it was told of the group says that the event is still being handled."""
+    await town.create("t", maxAttempts=1)
+    first, second = town.nodes
+    peer = await subscribed(first, "g")
+    await second.connect().publish("t", 1, id="id-1")
+    await settle(0.2)
+    show = second.engine._report_waiting
+    second.engine._report_waiting = lambda: asyncio.get_running_loop().call_later(0.1, show)  # type: ignore[assignment, return-value]
+    peer.nack("t", "g", 1, reason="no")
+    while not await first.bus.dead_letters.count("t"):
+        await settle()
+    await second.bus.dead_letters.redrive("t")
+    second.engine._report_waiting = show  # type: ignore[method-assign]
+    await settle(0.2)
+    assert told(await peer.messages()) == [(1, 1, "id-1", 1), (1, 1, "id-1", 1)]
+
+
+@in_town
 async def test_it_dies_again_with_its_attempts_counted_anew(town: Town) -> None:
     await kill_events(town, 1)
     await town.create("t", maxAttempts=2)

@@ -287,7 +287,7 @@ class DeadLetterQueue:
             return [each for each in again if each is not None]
         by_position: dict[Position, list[DeadLetter]] = {}
         for letter in letters:
-            by_position.setdefault(self._position_of(topic, letter), []).append(letter)
+            by_position.setdefault(await self._position_of(topic, letter), []).append(letter)
         for position, chosen in by_position.items():
             if len(position.open) + len(chosen) > MAX_OPEN:
                 raise Conflict(
@@ -300,8 +300,8 @@ class DeadLetterQueue:
                 sent += await self._reopen(topic, position, [letter.offset for letter in portion])
         return sent
 
-    def _position_of(self, topic: str, letter: DeadLetter) -> Position:
-        """Where the letter goes back to. Raises UnknownGroup and Conflict."""
+    async def _position_of(self, topic: str, letter: DeadLetter) -> Position:
+        """Where the letter goes back to. Raises UnknownGroup, Conflict and Unavailable."""
         group, offset = self._groups.find(topic, letter.group), letter.original_offset
         position = None if group is None else group.positions.get(letter.original_partition)
         if position is None or not offset or letter.original_topic != topic:
@@ -310,7 +310,7 @@ class DeadLetterQueue:
                 f"{letter.group!r} is not a group of the topic",
                 remedy="send it to all groups, or drop it",
             )
-        if offset >= position.cursor or self._supply.is_open(position, offset):
+        if await self._supply.is_open(position, offset):
             raise Conflict(
                 f"group {letter.group!r} will get the event of dead letter {letter.offset} again by itself",
                 remedy="drop the letter",
@@ -328,7 +328,7 @@ class DeadLetterQueue:
             chosen[:] = found
             batch = Batch()
             for letter in chosen:
-                self._position_of(topic, letter)  # raises Conflict when the group was moved meanwhile
+                await self._position_of(topic, letter)  # raises Conflict when the group was moved meanwhile
                 copy = _original(letter)
                 batch.put(COPIES, position.copy_key(copy.offset), encode_copy(copy))
             _remove(batch, topic, chosen)

@@ -242,8 +242,8 @@ class LocalSupply:
             position.move(cursor, skip_before)
             self._delivery.changed(position)
 
-    def is_open(self, position: Position, offset: int) -> bool:
-        return offset in position.open
+    async def is_open(self, position: Position, offset: int) -> bool:
+        return offset >= position.cursor or offset in position.open
 
     async def reopen(self, position: Position, prepare: Callable[[], Awaitable[Reopening | None]]) -> bool:
         await self._delivery.lock(position)

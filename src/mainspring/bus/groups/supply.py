@@ -105,8 +105,8 @@ class Supply(Protocol):
     async def move(self, group: Group, starts: Starts) -> None:
         """Continue from these starts; what members hold in those partitions is no longer theirs."""
 
-    def is_open(self, position: Position, offset: int) -> bool:
-        """Whether an event below the cursor is not settled, on whichever node."""
+    async def is_open(self, position: Position, offset: int) -> bool:
+        """Whether an event is not settled, on whichever node. Raises Unavailable where that cannot be told now."""
 
     async def reopen(self, position: Position, prepare: Callable[[], Awaitable[Reopening | None]]) -> bool:
         """Open settled events again; False: there was nothing to open, because `prepare` gave None.

@@ -65,6 +65,7 @@ from mainspring.bus.groups.shared.records import (
 )
 from mainspring.bus.groups.shared.transfer import Transfer
 from mainspring.bus.groups.supply import OnRecordChanged, Reopening, Starts
+from mainspring.bus.names import SEPARATOR
 from mainspring.bus.topics.registry import TopicRegistry
 from mainspring.bus.topics.tail import ReadyEvent
 from mainspring.cluster import Cluster
@@ -621,8 +622,23 @@ class SharedSupply:
             await asyncio.sleep(MOVE_PAUSE_S)
         raise Unavailable(f"group {shared.position.group.name!r} is too busy to be moved", remedy="try again")
 
-    def is_open(self, position: Position, offset: int) -> bool:
-        return offset in position.shared.unsettled()
+    async def is_open(self, position: Position, offset: int) -> bool:
+        """Who asks may have read in the log what the change feed has yet to show: then it is waited for."""
+        for _ in range(MOVE_TRIES):
+            if offset < position.cursor and offset not in position.shared.unsettled():
+                return False
+            if await self._is_shown(position):
+                return True
+            await asyncio.sleep(MOVE_PAUSE_S)
+        raise Unavailable(f"this node does not know yet how group {position.group.name!r} stands", remedy="try again")
+
+    async def _is_shown(self, position: Position) -> bool:
+        """Whether this node knows everything that the log says about a position."""
+        record = await self._log.get(SPACE, position.key)
+        claims = {each.key: each.version async for each in self._log.scan(CLAIMS, f"{position.key}{SEPARATOR}")}
+        shared = position.shared
+        known = {_claim_key(position, epoch): claim.version for epoch, claim in shared.claims.items()}
+        return shared.version == (ABSENT if record is None else record.version) and known == claims
 
     async def reopen(self, position: Position, prepare: Callable[[], Awaitable[Reopening | None]]) -> bool:
         """The events are free: any node may take them."""
