@@ -255,13 +255,19 @@ class SystemClient(Client):
     def __init__(self, ledger: Ledger, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._ledger = ledger
-        received = self.conversation.received
+        self.connections: int = 0  # there have been so many
+        received, opened = self.conversation.received, self.conversation.opened
 
         def observed(text: bytes) -> None:
             ledger.frame(text)
             received(text)
 
+        def counted() -> None:
+            self.connections += 1
+            opened()
+
         setattr(self.conversation, "received", observed)  # noqa: B010 - mypy: a method cannot be assigned
+        setattr(self.conversation, "opened", counted)  # noqa: B010
 
     def _new_http(self, token: str | None) -> NodeHttp:
         return SystemHttp(self.url, token, ping_s=seconds(self.options.ping))
