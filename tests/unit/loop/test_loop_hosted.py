@@ -61,7 +61,6 @@ def test_turns_posted_before_and_after_attaching_run_in_order(host: Host) -> Non
 
 
 def test_a_sleeping_loop_wakes_for_posts_timers_and_cancels(host: Host) -> None:
-    """Line 34."""
 
     async def main() -> None:
         loop, seen = Loop(), list[str]()
@@ -82,7 +81,7 @@ def test_a_sleeping_loop_wakes_for_posts_timers_and_cancels(host: Host) -> None:
 
 
 def test_timers_are_never_early_in_real_time(host: Host) -> None:
-    """Line 56, over many random delays."""
+    """With many random delays."""
 
     async def main() -> None:
         loop, clock = Loop(), MonotonicClock()
@@ -153,7 +152,7 @@ def test_one_completion_wakes_a_loop_that_sleeps_without_any_timer(host: Host) -
 
 
 def test_an_idle_loop_asks_for_nothing(host: Host) -> None:
-    """Line 34: with nothing to do there is no slice at all, and so nothing that could use the processor."""
+    """With nothing to do there is no slice at all, and so nothing that could use the processor."""
 
     async def main() -> None:
         loop = Loop()
@@ -168,7 +167,7 @@ def test_an_idle_loop_asks_for_nothing(host: Host) -> None:
 
 
 def test_a_busy_loop_lets_the_host_breathe_after_every_slice(host: Host) -> None:
-    """Line 26, and one driver only: tasks of the host run between slices of work that never ends."""
+    """One driver only: tasks of the host run between slices of work that never ends."""
 
     async def main() -> None:
         loop = Loop(max_turns_per_slice=100)
@@ -344,7 +343,7 @@ def test_a_virtual_clock_on_a_real_host_moves_by_hand_only(host: Host) -> None:
 
 
 def test_a_bare_loop_can_wait_for_real_time_and_threads() -> None:
-    """Line 35: batch mode returns when quiescent."""
+    """Batch mode returns when quiescent."""
     loop, seen = Loop(), list[str]()
     loop.schedule(5, seen.append, "timer")
     hold = loop.hold("thread")

@@ -15,7 +15,7 @@ def ignore(argument: object) -> None:
 
 
 def test_nothing_waits_at_first() -> None:
-    """Line 20: nothing to select."""
+    """Nothing to select."""
     lanes = Lanes()
     assert lanes.take() is None
     assert len(lanes) == 0
@@ -24,7 +24,7 @@ def test_nothing_waits_at_first() -> None:
 
 @given(st.lists(st.sampled_from(["system", "user", "take"])))
 def test_selection_is_system_first_and_each_lane_in_order(steps: list[str]) -> None:
-    """Lines 14, 16, 19 and 20, against two plain queues."""
+    """Against two plain queues."""
     lanes = Lanes()
     system: deque[int] = deque()
     user: deque[int] = deque()

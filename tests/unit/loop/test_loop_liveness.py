@@ -21,7 +21,6 @@ def test_a_new_loop_is_quiescent() -> None:
 
 @pytest.mark.parametrize("reason", ["input", "request in flight", "unwritten bytes"])
 def test_a_hold_keeps_the_loop_alive_until_it_is_released(reason: str) -> None:
-    """Lines 13, 37, 38 and 40."""
     loop = Loop(VirtualClock())
     first, second = loop.hold(reason), loop.hold(reason)
     assert loop.why_alive() == {reason: 2}
@@ -35,7 +34,6 @@ def test_a_hold_keeps_the_loop_alive_until_it_is_released(reason: str) -> None:
 
 
 def test_pending_timers_and_ready_turns_keep_the_loop_alive() -> None:
-    """Lines 13 and 39."""
     loop = Loop(VirtualClock())
     timer = loop.schedule(1000, ignore, None)
     assert loop.why_alive() == {"timers": 1}
@@ -67,7 +65,6 @@ def test_a_timer_can_be_told_not_to_keep_the_loop_alive() -> None:
 
 @given(st.lists(st.sampled_from(["hold", "release", "timer", "unref", "cancel", "post", "run"])))
 def test_a_loop_is_quiescent_exactly_when_all_conditions_are_false(steps: list[str]) -> None:
-    """Line 41."""
     loop = Loop(VirtualClock())
     holds: list[Hold] = []
     timers: list[object] = []
@@ -96,7 +93,6 @@ def test_a_loop_is_quiescent_exactly_when_all_conditions_are_false(steps: list[s
 
 
 def test_quiescence_can_be_awaited_and_a_release_is_noticed() -> None:
-    """Line 35, hosted."""
     clock = VirtualClock()
     seen: list[int] = []
 

@@ -21,7 +21,6 @@ def a_loop() -> tuple[Loop, VirtualClock]:
 
 
 def test_a_timer_fires_at_its_deadline_exactly() -> None:
-    """Lines 45, 47 and 56."""
     loop, clock = a_loop()
     seen: list[int] = []
     loop.schedule(5000, lambda _: seen.append(clock.now_ms()), None)
@@ -32,7 +31,6 @@ def test_a_timer_fires_at_its_deadline_exactly() -> None:
 
 
 def test_no_delay_means_the_next_opportunity_not_this_turn() -> None:
-    """Line 7."""
     loop, _ = a_loop()
     seen: list[str] = []
 
@@ -47,7 +45,6 @@ def test_no_delay_means_the_next_opportunity_not_this_turn() -> None:
 
 
 def test_due_timers_join_the_user_lane_behind_what_waits_there_and_after_the_system_lane() -> None:
-    """Lines 24, 25 and 55."""
     loop, clock = a_loop()
     seen: list[str] = []
     loop.schedule(20, seen.append, "timer 20")
@@ -61,7 +58,6 @@ def test_due_timers_join_the_user_lane_behind_what_waits_there_and_after_the_sys
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60))
 def test_any_set_of_timers_fires_by_deadline_then_registration_and_never_early(delays: list[int]) -> None:
-    """Lines 6, 24, 56 and 57."""
     loop, clock = a_loop()
     seen: list[tuple[int, int]] = []
 
@@ -76,7 +72,6 @@ def test_any_set_of_timers_fires_by_deadline_then_registration_and_never_early(d
 
 
 def test_a_late_loop_fires_everything_in_deadline_order() -> None:
-    """Line 57."""
     loop, clock = a_loop()
     delays = list(range(500))
     random.Random(1).shuffle(delays)
@@ -89,7 +84,6 @@ def test_a_late_loop_fires_everything_in_deadline_order() -> None:
 
 
 def test_a_cancelled_timer_never_runs() -> None:
-    """Lines 52, 53 and 54."""
     loop, _ = a_loop()
     seen: list[str] = []
     kept, dropped = loop.schedule(10, seen.append, "kept"), loop.schedule(10, seen.append, "dropped")
@@ -102,7 +96,7 @@ def test_a_cancelled_timer_never_runs() -> None:
 
 
 def test_a_timer_that_is_due_but_has_not_run_can_still_be_cancelled() -> None:
-    """Line 52: the answer that arrives in the same slice as the timeout wins."""
+    """The answer that arrives in the same slice as the timeout wins."""
     loop, clock = a_loop()
     seen: list[str] = []
     timeout = loop.schedule(10, seen.append, "timeout")
@@ -116,7 +110,7 @@ def test_a_timer_that_is_due_but_has_not_run_can_still_be_cancelled() -> None:
 
 
 def test_ids_can_be_given_and_are_unique_while_pending() -> None:
-    """Line 50: an id derived from a request's id."""
+    """An id derived from a request's id."""
     loop, clock = a_loop()
     seen: list[str] = []
     assert loop.schedule(10, seen.append, "a", timer_id="timeout-1", kind="timeout") == "timeout-1"
@@ -140,7 +134,7 @@ def test_ids_can_be_given_and_are_unique_while_pending() -> None:
 
 
 def test_a_fraction_of_a_millisecond_never_makes_a_timer_early() -> None:
-    """Line 56: the loop's unit is the millisecond, so what falls between is rounded up."""
+    """The loop's unit is the millisecond, so what falls between is rounded up."""
     loop, clock = a_loop()
     clock.move_to_ns(10_900_000)
     seen: list[int] = []
@@ -153,7 +147,6 @@ def test_a_fraction_of_a_millisecond_never_makes_a_timer_early() -> None:
 
 @pytest.mark.parametrize("delay", [float("nan"), float("inf"), float("-inf")])
 def test_a_delay_that_is_no_number_is_refused(delay: float) -> None:
-    """Line 49."""
     loop, _ = a_loop()
     with pytest.raises(ClockError):
         loop.schedule(delay, ignore, None)
@@ -276,7 +269,7 @@ def test_a_held_loop_with_nothing_to_come_says_so_instead_of_hanging() -> None:
 
 
 def test_periodic_health_ticks_and_retries_are_timers_that_set_themselves_again() -> None:
-    """Line 58: and health ticks need not keep a program alive that has finished."""
+    """Health ticks need not keep a program alive that has finished."""
     loop, clock = a_loop()
     health: list[int] = []
     tries: list[int] = []

@@ -30,7 +30,6 @@ def test_an_idle_loop_makes_no_turn() -> None:
 
 
 def test_posting_returns_before_the_turn_runs() -> None:
-    """Line 8."""
     loop, seen = a_loop(), list[int]()
     loop.post(seen.append, 1)
     assert seen == []
@@ -40,7 +39,6 @@ def test_posting_returns_before_the_turn_runs() -> None:
 
 
 def test_each_lane_keeps_its_order_and_system_goes_first() -> None:
-    """Lines 9, 14, 16 and 18."""
     loop, seen = a_loop(), list[str]()
     for number in range(3):
         loop.post(seen.append, f"user {number}")
@@ -50,7 +48,7 @@ def test_each_lane_keeps_its_order_and_system_goes_first() -> None:
 
 
 def test_a_tick_is_the_whole_system_lane_and_one_user_turn() -> None:
-    """Lines 15 and 25: also what arrives while draining."""
+    """Also what arrives while draining."""
     loop, seen = a_loop(), list[str]()
 
     def more(depth: int) -> None:
@@ -68,7 +66,7 @@ def test_a_tick_is_the_whole_system_lane_and_one_user_turn() -> None:
 
 
 def test_the_system_lane_is_looked_at_after_every_user_turn() -> None:
-    """Lines 19 and 21: a flood of user work delays a fault signal by one user turn at most."""
+    """A flood of user work delays a fault signal by one user turn at most."""
     loop, seen = a_loop(), list[str]()
 
     def user(number: int) -> None:
@@ -128,14 +126,14 @@ _lanes = st.sampled_from(["user", "system"])
 
 @given(st.lists(st.tuples(_lanes, st.lists(_lanes, max_size=3))), st.integers(1, 5))
 def test_any_mix_of_turns_runs_in_the_same_order_ticked_or_in_slices(plan: Plan, budget: int) -> None:
-    """Lines 3, 14 to 16, 19 and 20: one algorithm, deterministic, whoever drives it and in whatever pieces."""
+    """One algorithm, deterministic, whoever drives it and in whatever pieces."""
     assert played(plan, tick_by_tick, 1024) == expected(plan)
     assert played(plan, Loop.run_until_idle, 1024) == expected(plan)
     assert played(plan, Loop.run_until_idle, budget) == expected(plan)
 
 
 def test_a_turn_that_raises_is_reported_and_the_rest_goes_on() -> None:
-    """Line 11: an exception never reaches whoever posted."""
+    """An exception never reaches whoever posted."""
     failures: list[FailedTurn] = []
     loop, seen = a_loop(on_error=failures.append), list[int]()
 

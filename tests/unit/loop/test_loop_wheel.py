@@ -24,7 +24,6 @@ def drain(wheel: TimerWheel, now: int) -> list[object]:
 
 
 def test_an_empty_wheel_has_nothing() -> None:
-    """Line 42."""
     wheel = TimerWheel()
     assert wheel.next_deadline() is None
     assert not wheel.has_ready(10**12)
@@ -34,7 +33,6 @@ def test_an_empty_wheel_has_nothing() -> None:
 
 
 def test_an_entry_carries_id_deadline_message_and_kind() -> None:
-    """Line 43."""
     wheel = TimerWheel()
     given = TimerEntry("timeout-1", 1_767_910_000_000, {"type": "Sys.Timeout"}, "timeout")
     wheel.schedule(given)
@@ -49,7 +47,6 @@ def test_an_entry_carries_id_deadline_message_and_kind() -> None:
 
 
 def test_a_timer_is_ready_at_its_deadline_and_not_before() -> None:
-    """Line 56."""
     wheel = TimerWheel()
     wheel.schedule(entry("a", 100))
     for now in (0, 1, 63, 64, 99):
@@ -62,7 +59,6 @@ def test_a_timer_is_ready_at_its_deadline_and_not_before() -> None:
 
 
 def test_equal_deadlines_leave_in_order_of_registration() -> None:
-    """Line 6."""
     wheel = TimerWheel()
     for number in range(500):
         wheel.schedule(entry(number, 77_777))
@@ -73,7 +69,6 @@ def test_equal_deadlines_leave_in_order_of_registration() -> None:
 
 
 def test_late_timers_still_leave_by_deadline() -> None:
-    """Line 57."""
     wheel = TimerWheel()
     shuffled = list(range(1, 3000))
     random.Random(7).shuffle(shuffled)
@@ -107,7 +102,7 @@ def test_a_deadline_in_the_past_is_ready_at_once_and_in_order() -> None:
 
 
 def test_nanoseconds_to_the_end_of_64_bits_and_beyond() -> None:
-    """Line 44: deadlines beyond one revolution, and beyond any."""
+    """Deadlines beyond one revolution, and beyond any."""
     wheel = TimerWheel()
     deadlines = [1, 2**32, 2**63 - 1, 2**64 - 1, 2**64, 2**64 + 1, 2**200, 2**200 + 1]
     for deadline in reversed(deadlines):
@@ -119,7 +114,6 @@ def test_nanoseconds_to_the_end_of_64_bits_and_beyond() -> None:
 
 
 def test_cancelling_works_once_and_only_while_pending() -> None:
-    """Lines 42 and 53."""
     wheel = TimerWheel()
     for number in range(10):
         wheel.schedule(entry(number, 100 + number))
