@@ -196,6 +196,30 @@ async def test_a_bulk_that_a_node_without_its_lease_could_not_finish_is_no_answe
 
 
 @in_virtual_time
+async def test_a_bulk_whose_write_came_after_the_nodes_lease_says_nothing_about_its_runs(world: World) -> None:
+    """It said of each that it had changed, when it was the lease; and nobody tried them again."""
+    a, b = await served(world, "a", fragile), await served(world, "b")
+    await wait(10)
+    await a.ask("command", "Run.Start", {"program": "fragile", "id": "one"})
+    await wait(10)
+    log, other = a.member.log, b.member.log
+    submit = log.submit
+
+    def taken_away_meanwhile(batch: Batch, done: Any) -> None:
+        """The lease of the node is over by the time its next write comes to the log."""
+        log.submit = submit  # type: ignore[method-assign]
+        lease = Batch()
+        lease.delete("leases", "node/a")
+        other.submit(lease, lambda _: submit(batch, done))
+
+    log.submit = taken_away_meanwhile  # type: ignore[method-assign]
+    with pytest.raises(Fail) as refused:
+        await a.ask("command", "Run.Bulk", {"action": "retry", "state": "failed"}, timeout=20 * LEASE_MS)
+    assert refused.value.code == 503
+    assert "ask again" in refused.value.remedy
+
+
+@in_virtual_time
 async def test_beats_are_asked_of_any_node(world: World) -> None:
     a, b = await served(world, "a"), await served(world, "b")
     await wait(100)

@@ -6,6 +6,7 @@ A part of the scenario in `promises`.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any
 
 import msgspec
@@ -17,7 +18,6 @@ from mainspring.runs import Value
 from mainspring.testing.simulation import PlannedStep, Rest, operation
 from tests.simulated.system.verbs import Verbs
 
-TRY_MS = 500  # what took longer was perhaps sent twice, and the first may still lie before a node that stands still
 ELSEWHERE = 409  # the run is executed by another node, or not at all at the moment
 
 
@@ -87,9 +87,13 @@ class RunVerbs(Verbs):
 
     @operation
     async def mend_run(self, client: Client, step: PlannedStep) -> None:
-        id, begun_ms = f"m-{step.id}", client.wall_ms()
-        await self._insist(client, lambda: client.start_run("fragile", id, id=id))
-        is_certain = client.wall_ms() - begun_ms < TRY_MS
+        id, tries = f"m-{step.id}", itertools.count()
+
+        async def start() -> None:
+            next(tries)
+            await client.start_run("fragile", id, id=id)
+
+        await self._insist(client, start)
         assert await self._ask_outcome(client, id) == "failed"
         self.mended.add(id)
         try:
@@ -99,7 +103,7 @@ class RunVerbs(Verbs):
                 raise
         self.outcomes[id] = await self._ask_outcome(client, id)
         assert self.outcomes[id] == "done"
-        if is_certain and step.random.random() < 0.5:  # or a first try to start it may come when the id is free again
+        if next(tries) == 1 and step.random.random() < 0.5:  # else the first try may come when the id is free again
             await self._forget(client, id)
 
     async def _forget(self, client: Client, id: str) -> None:

@@ -32,6 +32,7 @@ from mainspring.runs.durable.records import (
     entry_key,
     note_key,
 )
+from mainspring.runs.durable.writer import taken_over
 from mainspring.runs.errors import NotFinished, RunConflict, RunError
 from mainspring.runs.run import Run
 from mainspring.runs.tree import taken_along_by
@@ -66,10 +67,20 @@ async def retry(durable: DurableRuns, run_id: str, keep: Keep) -> Run[Any]:
         operations += [Put(LIVE, each.id, encode_record(agains[-1]), ABSENT), Delete(RUNS, each.id, known)]
         if each.state == "failed":
             operations += await _forget_failure(durable, each.id)
-    if not await durable.commit(operations):
+    if not await _was_stored(durable, operations):
         raise NotFinished(f"run {run_id} changed meanwhile", remedy="look at it again")
     tried = {again.id for again in agains}
     return await durable.go_on_with(agains[0], *(each for each in agains[1:] if each.parent not in tried))
+
+
+async def _was_stored(durable: DurableRuns, operations: list[Operation]) -> bool:
+    """False: the runs are not as they were read. Raises TakenOver when it was this node's lease that was over."""
+    times_lost = durable.ownership.times_lost
+    if await durable.commit(operations):
+        return True
+    if not await durable.ownership.still_entitled() or durable.ownership.times_lost != times_lost:
+        raise taken_over()
+    return False
 
 
 async def _restart(durable: DurableRuns, record: RunRecord, version: int) -> Run[Any]:
@@ -79,7 +90,7 @@ async def _restart(durable: DurableRuns, record: RunRecord, version: int) -> Run
     again.attached = False
     operations: list[Operation] = [Put(LIVE, record.id, encode_record(again), ABSENT), Delete(RUNS, record.id, version)]
     operations += [each async for each in durable.blocked.forgetting(record.id, 0, 0)]
-    if not await durable.commit(operations):
+    if not await _was_stored(durable, operations):
         raise NotFinished(f"run {record.id} changed meanwhile", remedy="look at it again")
     return await durable.go_on_with(again)
 
@@ -181,7 +192,7 @@ async def fork(durable: DurableRuns, run_id: str, at: int, new_id: str | None) -
             if child.id in joined or (child.state == "done" and child.created <= last):
                 record.has_children = True
                 copies += _copied(child, new_id)
-    if not await durable.commit([*beginning(record), *copies]):
+    if not await _was_stored(durable, [*beginning(record), *copies]):
         raise RunConflict(f"the id {new_id!r} is taken", remedy="choose another id")
     return await durable.go_on_with(record)
 

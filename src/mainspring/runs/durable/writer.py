@@ -117,7 +117,7 @@ class JournalWriter:
         items = [*self._alone, *self._together]
         self._puts, self._answers, self._alone, self._together = [], [], [], []
         for _, done in items:
-            done(_taken_over())
+            done(taken_over())
         self._rest()
 
     # -- submitting
@@ -168,7 +168,7 @@ class JournalWriter:
 
         def decided(result: Result) -> None:
             self._under_way -= 1
-            done(result if given_back == self._given_back or isinstance(result, Receipt) else _taken_over())
+            done(result if given_back == self._given_back or isinstance(result, Receipt) else taken_over())
             self._rest()
 
         self._log.submit(batch, decided)
@@ -241,7 +241,7 @@ class JournalWriter:
         self._flush()
 
 
-def _taken_over() -> TakenOver:
+def taken_over() -> TakenOver:
     return TakenOver(
         "this node lost its lease before the write was stored", remedy="the run goes on elsewhere; ask again"
     )
