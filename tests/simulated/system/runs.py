@@ -91,7 +91,7 @@ class RunVerbs(Verbs):
 
         async def start() -> None:
             next(tries)
-            await client.start_run("fragile", id, id=id)
+            await client.command("Run.Start", {"program": "fragile", "args": [id], "id": id}, timeout=30)
 
         await self._insist(client, start)
         assert await self._ask_outcome(client, id) == "failed"
