@@ -15,10 +15,9 @@ from mainspring.client import Client, NodeRefused, TimedOut
 from mainspring.tasks import TaskCancelled, TaskFailed, TaskHandle
 from mainspring.testing.simulation import PlannedStep, Rest, operation
 from tests.simulated.system.topics import TopicVerbs
-from tests.simulated.system.verbs import rotten_offsets
+from tests.simulated.system.verbs import LOOK_S, rotten_offsets
 
 PATIENCE_S = 120
-LOOK_S = 0.3
 
 
 class CallVerbs(TopicVerbs):
