@@ -78,6 +78,24 @@ async def test_a_clock_that_is_set_back_silences_no_interval(world: World) -> No
 
 
 @in_virtual_time
+@pytest.mark.parametrize("back_h", [1, 2])
+async def test_a_clock_that_was_ahead_when_an_event_was_accepted_delays_it_by_its_own_delay_at_most(
+    world: World, back_h: int
+) -> None:
+    """Nobody has noticed that it was; set back, it may even say what it said before."""
+    peer = world.connect()
+    await peer.publish("t", 1, delay_ms=10)
+    await settle(1)
+    world.clock.shift_wall(3_600_000)
+    await peer.publish("t", 2, delay_ms=5_000)
+    world.clock.shift_wall(-back_h * 3_600_000)
+    if back_h > 1:
+        world.bus.schedules.clock_moved()
+    await settle(11)
+    assert len(await world.log.read("t", 0, 1, 100)) == 2
+
+
+@in_virtual_time
 async def test_a_clock_that_is_set_back_repeats_no_time_of_day(world: World) -> None:
     await world.bus.put_schedule(Schedule(name="c", topic="t", payload=msgspec.Raw(b"1"), cron="0 * * * *"))
     await settle(3_600)

@@ -126,6 +126,7 @@ class Schedules:
         self._makers: dict[str, tuple[Quota, int]] = {}  # in whose quota a schedule counts, and for how much
         self._check_all = True  # the clock may have been set since all next times were looked at
         self._ahead: int | None = None  # the time of day against the monotonic clock, when that was last compared
+        self._accepted_ms = 0  # the latest time of day at which a delayed event was accepted here since then
         self._timer: tuple[int, Hashable] | None = None
         self._firing = False
         self._again = False
@@ -197,6 +198,7 @@ class Schedules:
         self._publisher.submit_batch(batch, (accepted.topic,), done)
 
     def _put_delayed(self, batch: Batch, append: Append, due_ms: int, accepted_ms: int) -> None:
+        self._accepted_ms = max(self._accepted_ms, accepted_ms)
         row = _Delayed(
             topic=append.topic,
             partition=append.partition,
@@ -465,8 +467,9 @@ class Schedules:
         """After a clock was set back no delayed event waits for longer than its own delay, counted from now."""
         before, now = self._ahead, self._clock.wall_ms()
         ahead = now - self._clock.now_ms()
-        if before is None or ahead <= before - CLOCK_JUMP_MS:
+        if before is None or ahead <= before - CLOCK_JUMP_MS or self._accepted_ms > now + CLOCK_JUMP_MS:
             await self._wait_from_now(before, ahead, now)
+            self._accepted_ms = now
         self._ahead = ahead  # not before: when the log cannot write, it is tried again
 
     async def _wait_from_now(self, before: int | None, ahead: int, now: int) -> None:
@@ -474,7 +477,9 @@ class Schedules:
             due, row = _due_of(record.key), _decode_delayed(record.value)
             if row.accepted <= now:
                 continue
-            left = due - row.accepted if before is None else due + ahead - before - now
+            left = due - row.accepted  # all of it; less where it is known how much of that has passed
+            if before is not None:
+                left = min(left, due + ahead - before - now)
             batch = Batch()
             self._role.guard(batch)
             batch.delete(SPACE, record.key, expect=record.version)
