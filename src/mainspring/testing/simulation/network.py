@@ -97,7 +97,8 @@ class Network:
         """Have this done at the other end, behind everything that was sent before."""
         source, target = end.process.host, end.peer.process.host
         end.arrives_ns = max(end.arrives_ns, self._timeline.now_ns + self.delay_ns(source, target))
-        self._at(source, target, end.arrives_ns, action)
+        end.under_way.append(action)  # whenever something gets through, it is what was sent first
+        self._at(source, target, end.arrives_ns, lambda: end.under_way.popleft()())
 
     def tell(self, end: End, error: Exception | None) -> None:
         """Let this end learn, after a while, that its peer is gone."""
@@ -121,8 +122,9 @@ class Network:
     # -- what goes wrong
 
     def cut(self, source: str, target: str, ms: float) -> None:
-        """Nothing gets from one host to the other for so long."""
-        self._cut_until[source, target] = self._timeline.now_ns + int(ms * MS)
+        """Nothing gets from one host to the other for so long, or for as long as was said before."""
+        until = self._timeline.now_ns + int(ms * MS)
+        self._cut_until[source, target] = max(self._cut_until.get((source, target), 0), until)
 
     def slow(self, host: str, ms: float) -> None:
         """Everything to and from this host takes long, for so long."""
@@ -202,6 +204,7 @@ class End(asyncio.Transport):
         self.gone: bool = False  # its program knows that it is over
         self.lost: bool = False  # nothing that is sent from here arrives
         self.arrives_ns: int = 0
+        self.under_way: deque[Callable[[], object]] = deque()
         self._watch_ms: float = 0  # of silence, after which the kernel gives it up; 0: it does not look
         self._network = network
         self._protocol: Any = None
@@ -250,12 +253,13 @@ class End(asyncio.Transport):
         peer = self.peer
         if self.lost or peer.gone or not peer.process.alive:
             return
-        if self._network.is_stalled(peer.process):
-            self._network.wait_for(peer.process, lambda: self._hand_over(piece))
-        elif self._behind or not peer.reads:
-            self._behind.append(lambda: self._hand_over(piece))
-        else:
+        stalled = self._network.is_stalled(peer.process)
+        if not (stalled or self._behind) and peer.reads:
             self._arrived(piece)
+            return
+        self._behind.append(lambda: self._hand_over(piece))
+        if stalled:
+            self._network.wait_for(peer.process, peer._read_on)
 
     def _arrived(self, piece: bytes | None) -> None:
         if piece is None:
